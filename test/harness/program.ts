@@ -1,0 +1,81 @@
+// Starts programs for tests: an environment of their own, another uid when asked, an end for sure.
+import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process"
+import { once } from "node:events"
+
+/** The environment of a program under test: nothing of the test runner's is in it. */
+export function cleanEnv(more: Record<string, string> = {}): Record<string, string> {
+  return { PATH: "/usr/local/bin:/usr/bin:/bin", HOME: "/nonexistent", LANG: "C.UTF-8", ...more }
+}
+
+export interface Ended {
+  code: number | null
+  signal: NodeJS.Signals | null
+  stdout: string
+  stderr: string
+}
+
+export interface RunOptions {
+  uid?: number
+  gid?: number
+  groups?: number[]
+  env?: Record<string, string>
+  cwd?: string
+  input?: string | Buffer
+  /** After this many ms the program is killed and the promise rejects. Default 30,000. */
+  timeoutMs?: number
+}
+
+/** `command` changed so that it runs as `uid` with no group but `gid` and `groups`. */
+export function asUser(command: string[], { uid, gid = uid, groups = [] }: RunOptions): string[] {
+  if (uid === undefined) return command
+  const others = groups.length > 0 ? `--groups=${groups.join(",")}` : "--clear-groups"
+  return ["/usr/bin/setpriv", `--reuid=${uid}`, `--regid=${gid}`, others, "--", ...command]
+}
+
+/** Starts a program in a process group of its own. */
+export function startProgram(command: string[], options: RunOptions & Pick<SpawnOptions, "stdio"> = {}): ChildProcess {
+  const [file, ...args] = asUser(command, options)
+  return spawn(file!, args, {
+    env: options.env ?? cleanEnv(),
+    cwd: options.cwd ?? "/",
+    stdio: options.stdio ?? ["pipe", "pipe", "pipe"],
+  })
+}
+
+/** Runs a program to its end and gives what it printed. Rejects when it outlives `timeoutMs`, after killing it. */
+export async function runProgram(command: string[], options: RunOptions = {}): Promise<Ended> {
+  const child = startProgram(command, options)
+  let stdout = ""
+  let stderr = ""
+  child.stdout?.setEncoding("utf8").on("data", text => (stdout += text))
+  child.stderr?.setEncoding("utf8").on("data", text => (stderr += text))
+  child.stdin?.on("error", () => {})
+  child.stdin?.end(options.input ?? "")
+  let isLate = false
+  const clock = setTimeout(() => {
+    isLate = true
+    child.kill("SIGKILL")
+    child.stdout?.destroy()
+    child.stderr?.destroy()
+  }, options.timeoutMs ?? 30_000)
+  const [code, signal] = (await once(child, "close")) as [number | null, NodeJS.Signals | null]
+  clearTimeout(clock)
+  if (isLate) throw new Error(`${command.join(" ")} did not end in time; stderr: ${stderr}`)
+  return { code, signal, stdout, stderr }
+}
+
+/** Sends `signal` and waits for the end; SIGKILL after `graceMs`. Gives the exit code, or the signal that ended it. */
+export async function stopProgram(
+  child: ChildProcess,
+  signal: NodeJS.Signals = "SIGTERM",
+  graceMs = 8_000,
+): Promise<number | NodeJS.Signals> {
+  if (child.exitCode === null && child.signalCode === null) {
+    const ended = once(child, "exit")
+    child.kill(signal)
+    const clock = setTimeout(() => child.kill("SIGKILL"), graceMs)
+    await ended
+    clearTimeout(clock)
+  }
+  return child.exitCode ?? child.signalCode!
+}
