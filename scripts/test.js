@@ -1,0 +1,146 @@
+// `npm test -- [FILE...]`: set-up, then every test on the real thing, then one line `N passed, N failed`.
+// A test file says on its first lines what it needs: `// needs: root fuse bwrap`. What this machine lacks is listed by
+// name as not run; with CI=true that fails the run.
+import { spawnSync } from "node:child_process"
+import {
+  accessSync,
+  chmodSync,
+  constants,
+  createReadStream,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from "node:fs"
+import { tmpdir } from "node:os"
+import { join, relative } from "node:path"
+import { ensureAll, findProgram, missingPackages, root, SetupFault, say } from "./setup.js"
+
+const isCi = process.env.CI === "true"
+
+/** What a test can need beyond Node.js: a word and how to see that it is there. */
+const NEEDS = {
+  root: () => process.getuid() === 0,
+  fuse: () => canOpen("/dev/fuse"),
+  bwrap: () => findProgram("bwrap") !== undefined,
+  strace: () => findProgram("strace") !== undefined,
+  cmake: () => findProgram("cmake") !== undefined && findProgram("ninja") !== undefined,
+  git: () => findProgram("git") !== undefined,
+}
+
+function canOpen(path) {
+  try {
+    accessSync(path, constants.R_OK | constants.W_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Test files below test/, without harness and fixtures, in byte order. */
+function findTests(dir = join(root, "test")) {
+  return readdirSync(dir, { withFileTypes: true })
+    .flatMap(entry => {
+      const path = join(dir, entry.name)
+      if (entry.isDirectory()) return ["harness", "fixture"].includes(entry.name) ? [] : findTests(path)
+      return entry.name.endsWith(".ts") ? [path] : []
+    })
+    .sort()
+}
+
+function readNeeds(file) {
+  const line = /^\/\/ needs: (.*)$/m.exec(readFileSync(file, "utf8").slice(0, 2000))
+  return line ? line[1].trim().split(/\s+/) : []
+}
+
+const titlesOf = file => [...readFileSync(file, "utf8").matchAll(/\.test\(\s*(["'`])(.+?)\1/g)].map(match => match[2])
+
+/** Counts of tests (the subtests of each file) in a TAP stream. */
+async function countTests(path) {
+  const { Parser } = await import("tap-parser")
+  const count = { passed: 0, failed: 0, skipped: 0, faults: [] }
+  await new Promise((done, fault) => {
+    const parser = new Parser()
+    parser.on("child", file => {
+      let failedInside = 0
+      file.on("child", test => {
+        test.on("complete", result => {
+          if (result.ok) count.passed++
+          else {
+            failedInside++
+            count.failed++
+            count.faults.push(`${file.name}: ${test.name}`)
+          }
+        })
+      })
+      file.on("complete", result => {
+        if (!result.ok && failedInside === 0) {
+          count.failed++
+          count.faults.push(file.name)
+        }
+      })
+    })
+    parser.on("skip", () => count.skipped++)
+    parser.on("todo", () => count.skipped++)
+    parser.on("complete", done)
+    createReadStream(path).on("error", fault).pipe(parser)
+  })
+  return count
+}
+
+async function main() {
+  const purposes = ["build", "run", "test"]
+  try {
+    ensureAll(purposes)
+  } catch (error) {
+    // Without root a missing package only takes away the tests that need it, unless nothing can be built.
+    if (!(error instanceof SetupFault) || missingPackages(["build"]).length > 0) throw error
+    say(`cortexfs: ${error.message}`)
+    ensureAll(["build"])
+  }
+  const wanted = process.argv.slice(2).map(path => join(process.env.INIT_CWD ?? process.cwd(), path))
+  const notRun = []
+  const files = (wanted.length > 0 ? wanted : findTests()).filter(file => {
+    const lacking = readNeeds(file).filter(need => !(NEEDS[need] ?? (() => false))())
+    if (lacking.length > 0) notRun.push({ file: relative(root, file), lacking, titles: titlesOf(file) })
+    return lacking.length === 0
+  })
+
+  const prefix = mkdtempSync(join(tmpdir(), "cortexfs-prefix-"))
+  const output = join(root, "build/test.tap")
+  mkdirSync(join(root, "build"), { recursive: true })
+  let count = { passed: 0, failed: 0, skipped: 0, faults: [] }
+  try {
+    chmodSync(prefix, 0o755)
+    const { installProduct } = await import("./install.js")
+    await installProduct({ prefix, from: root })
+    if (files.length > 0) {
+      const tap = join(root, "node_modules/.bin/tap")
+      const args = ["--disable-coverage", "--allow-empty-coverage", "--jobs=2", "--timeout=300", "--reporter=terse"]
+      const env = { ...process.env, CORTEXFS_TEST_PREFIX: prefix }
+      spawnSync(tap, [...args, `--output-file=${output}`, ...files], {
+        cwd: root,
+        env,
+        stdio: "inherit",
+      })
+      count = await countTests(output)
+    }
+  } finally {
+    rmSync(prefix, { recursive: true, force: true })
+  }
+  for (const { file, lacking, titles } of notRun) {
+    say(`not run: ${file}: needs ${lacking.join(" ")}`)
+    for (const title of titles) say(`  ${title}`)
+  }
+  for (const fault of count.faults) say(`failed: ${fault}`)
+  if (count.skipped > 0) say(`skipped inside tests: ${count.skipped}`)
+  process.stdout.write(`${count.passed} passed, ${count.failed} failed\n`)
+  const isIncomplete = notRun.length > 0 || count.skipped > 0 || count.passed === 0
+  process.exit(count.failed > 0 || (isCi && isIncomplete) ? 1 : 0)
+}
+
+main().catch(error => {
+  process.stderr.write(`cortexfs: ${error instanceof SetupFault ? error.message : error.stack}\n`)
+  process.exit(1)
+})
