@@ -1,0 +1,118 @@
+// The runner of ctx: from words to a command, from a failure to one line and an exit code.
+
+import { readFileSync } from "node:fs"
+import { Config } from "@oclif/core/config"
+import { failureContext, hasFlag } from "./command.js"
+import { describeFailure, failureJson, formatFailure, usageError } from "./failure.js"
+import { findNearest } from "./nearest.js"
+import { endOnClosedOutput, writeErr, writeJson, writeOut } from "./output.js"
+
+const PLUGIN_WORDS = ["help", "autocomplete"]
+
+/** How the runner is started: `root` holds package.json; `fromSource` takes the commands of src instead of dist. */
+export interface RunOptions {
+  root: string
+  fromSource?: boolean
+}
+
+/**
+ * Runs one ctx command line and sets the exit code; never throws. Each failure is exactly one stderr line, with
+ * `--json` also a JSON object on stdout. An unknown word is a usage error with the nearest name, never a prompt.
+ * Implements ctx-coreutils 2.1, 2.5, 2.6.
+ */
+export async function runCtx(argv: readonly string[], options: RunOptions): Promise<void> {
+  endOnClosedOutput()
+  process.on("SIGTERM", () => process.exit(143))
+  process.on("SIGHUP", () => process.exit(129))
+  const running: Running = { isJson: hasFlag(argv, "--json"), context: {} }
+  try {
+    await dispatch(argv, options, running)
+  } catch (error) {
+    const failure = describeFailure(error, running.context)
+    writeErr(formatFailure(failure))
+    process.exitCode = failure.exit
+    if (running.isJson) await writeJson(failureJson(failure))
+  }
+}
+
+interface Running {
+  isJson: boolean
+  context: { words?: string; flags?: readonly string[] }
+}
+
+async function dispatch(argv: readonly string[], options: RunOptions, running: Running): Promise<void> {
+  const words = leadingWords(argv)
+  const isHelp = words.length === 0 || words[0] === "help" || hasFlag(argv, "--help")
+  const config = await readConfig(options, isHelp || PLUGIN_WORDS.includes(words[0] ?? ""))
+  if (argv[0] === "--version") return writeOut(`${config.userAgent}\n`)
+  if (words.length === 0 && argv.length > 0 && argv[0] !== "--help") throw unknownFlag(argv[0] as string)
+  const subject = words[0] === "help" ? words.slice(1) : words
+  const id = findCommandId(config, subject)
+  if (isHelp) {
+    const topic = subject.join(":")
+    const isKnown = id !== undefined || subject.length === 0 || config.findTopic(topic) !== undefined
+    if (!isKnown) throw unknownCommand(config, subject)
+    return showHelp(config, id ?? topic)
+  }
+  if (id === undefined) {
+    if (config.findTopic(words.join(":")) !== undefined && words.length === argv.length) {
+      return showHelp(await readConfig(options, true), words.join(":"))
+    }
+    throw unknownCommand(config, words)
+  }
+  const cached = config.findCommand(id, { must: true })
+  running.context = failureContext({ ...cached, flags: cached.flags, id: cached.id })
+  running.isJson &&= cached.enableJsonFlag === true
+  await config.runCommand(cached.id, argv.slice(id.split(":").length), cached)
+}
+
+// Only words that look like command words: a word with a colon is none, so that an id is not taken for words.
+function leadingWords(argv: readonly string[]): string[] {
+  const end = argv.findIndex(word => word.startsWith("-") || word === "")
+  return end === -1 ? [...argv] : argv.slice(0, end)
+}
+
+function findCommandId(config: Config, words: readonly string[]): string | undefined {
+  for (let length = words.length; length > 0; length--) {
+    const slice = words.slice(0, length)
+    const id = slice.join(":")
+    if (slice.every(word => !word.includes(":")) && config.findCommand(id) !== undefined) return id
+  }
+  return undefined
+}
+
+function unknownCommand(config: Config, words: readonly string[]): Error {
+  let depth = words.length - 1
+  while (depth > 0 && config.findTopic(words.slice(0, depth).join(":")) === undefined) depth--
+  const parent = words.slice(0, depth)
+  const siblings = config.commandIDs
+    .map(id => id.split(":"))
+    .filter(parts => parts.length > depth && parent.every((word, i) => parts[i] === word))
+    .map(parts => parts[depth] as string)
+  const nearest = findNearest(words[depth] ?? "", [...new Set(siblings)])
+  const help = ["see ctx", ...parent, "--help"].join(" ")
+  const hint = nearest === undefined ? help : ["use ctx", ...parent, nearest].join(" ")
+  return usageError(`unknown command ${words.slice(0, depth + 1).join(" ")}`, hint)
+}
+
+function unknownFlag(word: string): Error {
+  const nearest = findNearest(word, ["--help", "--version"])
+  return usageError(`unknown flag ${word}`, nearest === undefined ? "see ctx --help" : `use ${nearest}`)
+}
+
+// Plug-ins are read only when one is asked for or the whole is shown: a reading command pays for no other manifest.
+async function readConfig(options: RunOptions, hasPlugins: boolean): Promise<Config> {
+  const pjson = JSON.parse(readFileSync(`${options.root}/package.json`, "utf8"))
+  if (!hasPlugins) pjson.oclif.plugins = []
+  if (options.fromSource) {
+    pjson.oclif.commands.target = "./src/commands"
+    if (pjson.oclif.helpClass) pjson.oclif.helpClass = "./src/client/help"
+  }
+  return Config.load({ root: options.root, pjson, userPlugins: false, devPlugins: false })
+}
+
+async function showHelp(config: Config, id: string): Promise<void> {
+  const { loadHelpClass } = await import("@oclif/core/help")
+  const Help = await loadHelpClass(config)
+  await new Help(config, config.pjson.oclif.helpOptions).showHelp(id === "" ? [] : id.split(":"))
+}

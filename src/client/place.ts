@@ -1,0 +1,66 @@
+// Where the tree is: CTX_ROOT, CTX_HOME, CTX_PATH.
+
+import { lstatSync } from "node:fs"
+import { CtxError } from "../abi/error.js"
+
+/** The three resolved locations of ctx-coreutils 2.2, and the caller's uid. All paths absolute. */
+export interface Places {
+  root: string
+  home: string
+  path: string
+  uid: number
+}
+
+/**
+ * Resolves CTX_ROOT, CTX_HOME and CTX_PATH; an empty variable counts as unset. Errors: EINVAL when a variable is no
+ * clean absolute path. Implements ctx-coreutils 2.2, root-abi 7.
+ */
+export function resolvePlaces(env: NodeJS.ProcessEnv = process.env, uid = process.getuid?.() ?? 0): Places {
+  const root = readVariable(env, "CTX_ROOT") ?? "/ctx"
+  const home = readVariable(env, "CTX_HOME") ?? join(root, `home/${uid}`)
+  const path = env.CTX_PATH || `${join(root, "tool")}:${home}/tool`
+  return { root, home, path, uid }
+}
+
+/** Joins a root or directory and a relative path; a root `/` gives no double slash. */
+export function join(dir: string, name: string): string {
+  return dir === "/" ? `/${name}` : `${dir}/${name}`
+}
+
+/** ABI path (relative to CTX_ROOT) or absolute path to absolute path. Empty: the root. ctx-coreutils 2.3 PATH. */
+export function absolutePath(places: Places, path: string): string {
+  if (path.includes("\0")) throw new CtxError("EINVAL", "path holds a NUL byte", { hint: "give a path without NUL" })
+  if (path === "" || path === ".") return places.root
+  return path.startsWith("/") ? path : join(places.root, path)
+}
+
+/**
+ * Makes sure that a tree is mounted at CTX_ROOT: it shows a `status` file. Errors: EHOSTDOWN. One lstat, so that
+ * reading commands may ask first. Implements ctx-coreutils 2.5, 2.6.
+ */
+export function checkMounted(places: Places): void {
+  try {
+    if (lstatSync(join(places.root, "status")).isFile()) return
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code
+    if (code === "EACCES" || code === "EPERM") throw error
+  }
+  throw notMounted(places)
+}
+
+/** The error for a missing mount: EHOSTDOWN with the command that starts it. */
+export function notMounted(places: Places): CtxError {
+  const hint = places.root === "/ctx" ? "systemctl start cortexfs.service" : "start its mount or correct CTX_ROOT"
+  return new CtxError("EHOSTDOWN", `${places.root} is not mounted`, { hint })
+}
+
+function readVariable(env: NodeJS.ProcessEnv, name: string): string | undefined {
+  const value = env[name]
+  if (value === undefined || value === "") return undefined
+  const parts = value.split("/").slice(1)
+  const isClean = value.startsWith("/") && (value === "/" || parts.every(p => p !== "" && p !== "." && p !== ".."))
+  if (!isClean) {
+    throw new CtxError("EINVAL", `${name} is no clean absolute path`, { hint: `set ${name} to a path such as /ctx` })
+  }
+  return value
+}
