@@ -1,0 +1,126 @@
+import { chmodSync, linkSync, lstatSync, mkdirSync, unlinkSync } from "node:fs"
+import { connect, createServer, type Server } from "node:net"
+import { dirname } from "node:path"
+import { codeOf, CtxError } from "../abi/error.js"
+import { SOCKET_PATH_MAX } from "../abi/path.js"
+import { closeOnExec, getrandom, listenFds } from "../native/sys.js"
+
+const CONNECT_MS = 1_000
+
+/** A listening stream socket and how it came to be. */
+export interface Listener {
+  server: Server
+  /** True when a supervisor handed it over; then its path is neither bound, changed nor removed here. */
+  isActivated: boolean
+  /** Removes the path at a clean stop, but only while it is still the socket bound here. */
+  remove(): void
+}
+
+/**
+ * Takes the listener of a supervisor, if there is one: LISTEN_PID is this process, LISTEN_FDS is 1 and LISTEN_FDNAMES
+ * is `name`. Undefined without these variables. Errors: "usage" for any other form. units 5
+ */
+export async function takeListener(name: string): Promise<Listener | undefined> {
+  const { LISTEN_FDS: count, LISTEN_PID: pid, LISTEN_FDNAMES: names } = process.env
+  if (count === undefined && pid === undefined) return undefined
+  const fds = pid === String(process.pid) && count === "1" && names === name ? listenFds() : []
+  for (const key of ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) delete process.env[key]
+  const fd = fds[0]
+  if (fds.length !== 1 || fd === undefined) {
+    throw new CtxError("usage", `LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES do not hand over one socket named ${name}`)
+  }
+  closeOnExec(fd, true)
+  const server = newServer()
+  await listen(server, { fd }).catch(e => {
+    throw new CtxError("usage", `descriptor ${fd} is not a listening stream socket`, { cause: e })
+  })
+  return { server, isActivated: true, remove: () => undefined }
+}
+
+/**
+ * Binds `path` itself, mode 0666, in a directory made 0755 when missing. A dead socket there is replaced.
+ * Errors: EBUSY (something answers there), EEXIST (not a socket), ENAMETOOLONG (over 107 bytes), those of bind.
+ */
+export async function bindListener(path: string): Promise<Listener> {
+  if (Buffer.byteLength(path) > SOCKET_PATH_MAX) {
+    throw new CtxError("ENAMETOOLONG", `socket path has more than ${SOCKET_PATH_MAX} bytes`, { path })
+  }
+  makeDirectory(dirname(path))
+  await clearDead(path)
+  const server = newServer()
+  // Bound under a passing name, then linked: the path never shows another mode, a racing runtime is not replaced, and
+  // the unlink that Node.js does on close finds nothing.
+  const passing = `${dirname(path)}/.${getrandom(2).toString("hex")}`
+  await listen(server, { path: passing })
+  try {
+    chmodSync(passing, 0o666)
+    linkSync(passing, path)
+  } catch (e) {
+    server.close()
+    if (codeOf(e) === "EEXIST") throw new CtxError("EBUSY", "another runtime took this socket", { path, cause: e })
+    throw e
+  }
+  unlinkSync(passing)
+  const { dev, ino } = lstatSync(path)
+  return {
+    server,
+    isActivated: false,
+    remove: () => {
+      try {
+        const now = lstatSync(path)
+        if (now.dev === dev && now.ino === ino) unlinkSync(path)
+      } catch (e) {
+        // After the identity was given up the directory may belong to somebody else; the next start replaces a dead one.
+        if (!["ENOENT", "EACCES", "EPERM"].includes(codeOf(e) ?? "")) throw e
+      }
+    },
+  }
+}
+
+function newServer(): Server {
+  return createServer({ allowHalfOpen: true, pauseOnConnect: true })
+}
+
+function listen(server: Server, where: { fd: number } | { path: string }): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once("error", reject)
+    server.listen({ ...where, backlog: 256 }, () => {
+      server.off("error", reject)
+      resolve()
+    })
+  })
+}
+
+function makeDirectory(dir: string): void {
+  const made = mkdirSync(dir, { recursive: true, mode: 0o755 })
+  if (made !== undefined) chmodSync(dir, 0o755)
+}
+
+async function clearDead(path: string): Promise<void> {
+  let found: ReturnType<typeof lstatSync>
+  try {
+    found = lstatSync(path)
+  } catch (e) {
+    if (codeOf(e) === "ENOENT") return
+    throw e
+  }
+  if (!found.isSocket()) throw new CtxError("EEXIST", "something that is no socket lies there; remove it", { path })
+  const answer = await tryConnect(path)
+  if (answer !== "ECONNREFUSED" && answer !== "ENOENT") {
+    throw new CtxError("EBUSY", "another runtime serves this socket; stop it first", { path })
+  }
+  if (answer === "ECONNREFUSED") unlinkSync(path)
+}
+
+function tryConnect(path: string): Promise<string> {
+  return new Promise(resolve => {
+    const socket = connect({ path })
+    const finish = (answer: string) => {
+      socket.destroy()
+      resolve(answer)
+    }
+    socket.setTimeout(CONNECT_MS, () => finish("ETIMEDOUT"))
+    socket.once("connect", () => finish("alive"))
+    socket.once("error", e => finish(codeOf(e) ?? "EIO"))
+  })
+}

@@ -1,0 +1,77 @@
+import type { Socket } from "node:net"
+import { CtxError } from "../abi/error.js"
+import { parseRequest } from "../abi/frame.js"
+import { CONNECTIONS_MAX } from "../abi/limit.js"
+import { formatRefusal } from "../agent/frame.js"
+import type { Runtime } from "../agent/runtime.js"
+import { readFrame } from "./framing.js"
+import type { Listener } from "./listener.js"
+import { Output, socketFd } from "./output.js"
+import { checkHostRequest, checkPeer } from "./peer.js"
+
+const LINGER_MS = 5_000
+const REFUSED_LINGER_MS = 1_000
+
+/**
+ * Accepts connections of one agent socket and passes each request to the runtime: peer, frame, op, in this order.
+ * It holds no state of a run. session-abi 3
+ */
+export class Server {
+  private connections = 0
+  private isStopping = false
+
+  /** `isSystem`: uid 0 counts as host. `onChange` is called when the number of connections changed. */
+  constructor(
+    private readonly listener: Listener,
+    private readonly runtime: Runtime,
+    private readonly isSystem: boolean,
+    private readonly onChange: () => void,
+  ) {
+    listener.server.on("connection", socket => void this.serve(socket))
+  }
+
+  /** Connections whose request is being read or served. */
+  get size(): number {
+    return this.connections
+  }
+
+  /** Takes no further connection and gives up the path. Served ones go on. */
+  stop(): void {
+    if (this.isStopping) return
+    this.isStopping = true
+    this.listener.remove()
+    this.listener.server.close()
+  }
+
+  private async serve(socket: Socket): Promise<void> {
+    const output = new Output(socket)
+    let lingerMs = REFUSED_LINGER_MS
+    this.connections++
+    this.onChange()
+    try {
+      const peer = checkPeer(socketFd(socket), this.runtime.ownerUid, this.isSystem)
+      if (this.connections > CONNECTIONS_MAX) {
+        throw new CtxError("EAGAIN", `${CONNECTIONS_MAX} connections are open; try again later`)
+      }
+      lingerMs = LINGER_MS
+      const frame = await readFrame(socket)
+      this.watchInput(socket, output)
+      const request = parseRequest(frame)
+      checkHostRequest(peer, request)
+      await this.runtime.serve(request, output)
+    } catch (e) {
+      await output.send(formatRefusal(e))
+    }
+    this.connections--
+    this.onChange()
+    await output.close(lingerMs)
+  }
+
+  /** No op of this version takes a second frame: what comes after the request is thrown away, the end is noted. */
+  private watchInput(socket: Socket, output: Output): void {
+    socket.on("data", () => undefined)
+    socket.on("end", () => output.checkPeer())
+    if (socket.readableEnded) output.checkPeer()
+    socket.resume()
+  }
+}
