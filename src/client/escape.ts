@@ -30,12 +30,12 @@ export function escapeTerminal(text: string): string {
  * print alike by decoding. Implements ctx-coreutils 2.4.
  */
 export function escapeBytes(bytes: Uint8Array): string {
-  const whole = decodeUtf8(bytes)
+  const whole = tryDecode(bytes)
   if (whole !== undefined) return escapeText(whole)
   let shown = ""
   for (let i = 0; i < bytes.length; ) {
     const size = sequenceSize(bytes[i] as number)
-    const part = size > 0 && i + size <= bytes.length ? decodeUtf8(bytes.subarray(i, i + size)) : undefined
+    const part = size > 0 && i + size <= bytes.length ? tryDecode(bytes.subarray(i, i + size)) : undefined
     if (part === undefined) {
       shown += `\\x${(bytes[i] as number).toString(16).padStart(2, "0")}`
       i++
@@ -47,8 +47,7 @@ export function escapeBytes(bytes: Uint8Array): string {
   return shown
 }
 
-/** The text of UTF-8 bytes, or undefined when they are no UTF-8. A leading BOM is kept. */
-export function decodeUtf8(bytes: Uint8Array): string | undefined {
+function tryDecode(bytes: Uint8Array): string | undefined {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes)
   } catch {

@@ -24,6 +24,11 @@ export async function runCtx(argv: readonly string[], options: RunOptions): Prom
   endOnClosedOutput()
   process.on("SIGTERM", () => process.exit(143))
   process.on("SIGHUP", () => process.exit(129))
+  process.on("uncaughtException", error => {
+    const failure = describeFailure(error)
+    writeErr(formatFailure(failure))
+    process.exit(failure.exit)
+  })
   const running: Running = { isJson: hasFlag(argv, "--json"), context: {} }
   try {
     await dispatch(argv, options, running)
@@ -104,15 +109,17 @@ function unknownFlag(word: string): Error {
 async function readConfig(options: RunOptions, hasPlugins: boolean): Promise<Config> {
   const pjson = JSON.parse(readFileSync(`${options.root}/package.json`, "utf8"))
   if (!hasPlugins) pjson.oclif.plugins = []
-  if (options.fromSource) {
-    pjson.oclif.commands.target = "./src/commands"
-    if (pjson.oclif.helpClass) pjson.oclif.helpClass = "./src/client/help"
-  }
-  return Config.load({ root: options.root, pjson, userPlugins: false, devPlugins: false })
+  const { root, fromSource } = options
+  if (!fromSource) return Config.load({ root, pjson, userPlugins: false, devPlugins: false })
+  // The manifest speaks of dist: sources are found by their file names instead.
+  pjson.oclif.commands.target = "./src/commands"
+  const { Plugin } = await import("@oclif/core")
+  const plugin = new Plugin({ isRoot: true, name: pjson.name, pjson, root, ignoreManifest: true })
+  await plugin.load()
+  return Config.load({ root, pjson, plugins: new Map([[plugin.name, plugin]]) })
 }
 
 async function showHelp(config: Config, id: string): Promise<void> {
-  const { loadHelpClass } = await import("@oclif/core/help")
-  const Help = await loadHelpClass(config)
-  await new Help(config, config.pjson.oclif.helpOptions).showHelp(id === "" ? [] : id.split(":"))
+  const { printHelp } = await import("./help.js")
+  await printHelp(config, id)
 }

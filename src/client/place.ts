@@ -2,6 +2,8 @@
 
 import { lstatSync } from "node:fs"
 import { CtxError } from "../abi/error.js"
+import { isCleanPath } from "../abi/name.js"
+import { CTX_ROOT, homePath, isAtOrBelow, rootEntryPath } from "../abi/path.js"
 
 /** The three resolved locations of ctx-coreutils 2.2, and the caller's uid. All paths absolute. */
 export interface Places {
@@ -16,9 +18,9 @@ export interface Places {
  * clean absolute path. Implements ctx-coreutils 2.2, root-abi 7.
  */
 export function resolvePlaces(env: NodeJS.ProcessEnv = process.env, uid = process.getuid?.() ?? 0): Places {
-  const root = readVariable(env, "CTX_ROOT") ?? "/ctx"
-  const home = readVariable(env, "CTX_HOME") ?? join(root, `home/${uid}`)
-  const path = env.CTX_PATH || `${join(root, "tool")}:${home}/tool`
+  const root = readVariable(env, "CTX_ROOT") ?? CTX_ROOT
+  const home = readVariable(env, "CTX_HOME") ?? homePath(uid, root)
+  const path = env.CTX_PATH || `${rootEntryPath("tool", root)}:${home}/tool`
   return { root, home, path, uid }
 }
 
@@ -40,7 +42,7 @@ export function absolutePath(places: Places, path: string): string {
  */
 export function checkMounted(places: Places): void {
   try {
-    if (lstatSync(join(places.root, "status")).isFile()) return
+    if (lstatSync(rootEntryPath("status", places.root)).isFile()) return
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code
     if (code === "EACCES" || code === "EPERM") throw error
@@ -48,18 +50,21 @@ export function checkMounted(places: Places): void {
   throw notMounted(places)
 }
 
+/** The same for a path, when it lies in the tree; a path outside needs no mount. Errors: EHOSTDOWN. */
+export function checkMountedFor(places: Places, path: string): void {
+  if (isAtOrBelow(path, places.root)) checkMounted(places)
+}
+
 /** The error for a missing mount: EHOSTDOWN with the command that starts it. */
 export function notMounted(places: Places): CtxError {
-  const hint = places.root === "/ctx" ? "systemctl start cortexfs.service" : "start its mount or correct CTX_ROOT"
+  const hint = places.root === CTX_ROOT ? "systemctl start cortexfs.service" : "start its mount or correct CTX_ROOT"
   return new CtxError("EHOSTDOWN", `${places.root} is not mounted`, { hint })
 }
 
 function readVariable(env: NodeJS.ProcessEnv, name: string): string | undefined {
   const value = env[name]
   if (value === undefined || value === "") return undefined
-  const parts = value.split("/").slice(1)
-  const isClean = value.startsWith("/") && (value === "/" || parts.every(p => p !== "" && p !== "." && p !== ".."))
-  if (!isClean) {
+  if (!isCleanPath(value)) {
     throw new CtxError("EINVAL", `${name} is no clean absolute path`, { hint: `set ${name} to a path such as /ctx` })
   }
   return value

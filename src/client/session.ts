@@ -3,10 +3,10 @@
 import { constants } from "node:fs"
 import { open } from "node:fs/promises"
 import { CtxError } from "../abi/error.js"
-import { isName } from "../abi/name.js"
+import { INDEX_FILE_MAX } from "../abi/limit.js"
+import { isName, isSessionName } from "../abi/name.js"
+import { sharedSessionsPath } from "../abi/path.js"
 import { join, type Places } from "./place.js"
-
-const INDEX_FILE_MAX = 256
 
 /** A session as a command names it. `dir` is its directory, `sessionsDir` the one above, both absolute. */
 export interface SessionPlace {
@@ -28,7 +28,7 @@ export function parseAgent(word: string): string {
 export function agentSessionsDir(places: Places, agent: string, shared?: string): string {
   if (shared === undefined) return join(places.home, `agent/${agent}/session`)
   if (!isName(shared)) throw invalidName("space name", shared)
-  return join(places.root, `shared/${shared}/agent/${agent}/session`)
+  return sharedSessionsPath(shared, agent, places.root)
 }
 
 /**
@@ -41,7 +41,7 @@ export async function resolveSession(
   flags: { session?: string; shared?: string },
 ): Promise<SessionPlace> {
   const sessionsDir = agentSessionsDir(places, agent, flags.shared)
-  if (flags.session !== undefined && !isSession(flags.session)) throw invalidName("session name", flags.session)
+  if (flags.session !== undefined && !isSessionName(flags.session)) throw invalidName("session name", flags.session)
   const session = flags.session ?? (await readCurrent(sessionsDir)) ?? "default"
   return { agent, session, shared: flags.shared, sessionsDir, dir: join(sessionsDir, session) }
 }
@@ -66,12 +66,8 @@ export async function readCurrent(sessionsDir: string): Promise<string | undefin
   if (bytes.length === 0) return undefined
   const text = bytes.toString("utf8")
   const name = text.slice(0, -1)
-  if (bytes.length <= INDEX_FILE_MAX && text.endsWith("\n") && isSession(name)) return name
+  if (bytes.length <= INDEX_FILE_MAX && text.endsWith("\n") && isSessionName(name)) return name
   throw new CtxError("EINVAL", `${path} names no session`, { path, hint: "name the session with --session" })
-}
-
-function isSession(name: string): boolean {
-  return isName(name) && name !== "index"
 }
 
 function invalidName(what: string, value: string): CtxError {

@@ -1,13 +1,11 @@
 // The client end of an object's socket: one request line out, a stream of JSON lines back.
 
-import { closeSync, constants, openSync, statSync } from "node:fs"
+import { closeSync, constants, openSync } from "node:fs"
 import { connect, type Socket } from "node:net"
 import { basename, dirname } from "node:path"
 import { CtxError } from "../abi/error.js"
-
-// sun_path less its NUL; Node would cut a longer path without a word.
-const SOCKET_PATH_MAX = 107
-const LINE_MAX = 8388608
+import { ROW_MAX } from "../abi/limit.js"
+import { SOCKET_PATH_MAX } from "../abi/path.js"
 
 /**
  * Connects to the socket at exactly this path; a path of more than 107 bytes is reached through its directory's
@@ -58,7 +56,7 @@ export async function* readLines(socket: Socket): AsyncGenerator<Buffer> {
       if (from === chunk.length) continue
       parts.push(chunk.subarray(from))
       size += chunk.length - from
-      if (size > LINE_MAX) throw new CtxError("EIO", "reply line is longer than 8 MiB", { hint: "see its log" })
+      if (size > ROW_MAX) throw new CtxError("EIO", "reply line is longer than 8 MiB", { hint: "see its log" })
     }
   } catch (error) {
     if (error instanceof CtxError) throw error
@@ -82,21 +80,10 @@ function socketError(error: unknown, what: string, path?: string): unknown {
   if (code === "ENOENT" || code === "ENOTDIR") {
     return new CtxError("ENOENT", what, { path, cause: error, hint: "run ctx ls agent" })
   }
-  if (code === "ECONNREFUSED" && path !== undefined && !isSocket(path)) {
-    return new CtxError("ENOENT", `${what}: no socket`, { path, cause: error, hint: "run ctx ls agent" })
-  }
   if (code === "ECONNREFUSED") {
     return new CtxError("ECONNREFUSED", `${what}: nobody listens`, { path, cause: error, hint: startHint(what) })
   }
   return error
-}
-
-function isSocket(path: string): boolean {
-  try {
-    return statSync(path).isSocket()
-  } catch {
-    return false
-  }
 }
 
 function startHint(what: string): string {

@@ -1,0 +1,16 @@
+#!/usr/bin/env node
+// ctx straight from src, compiled in memory: no build between an edit and a try.
+import { register } from "node:module"
+import { fileURLToPath } from "node:url"
+
+const root = fileURLToPath(new URL("..", import.meta.url))
+process.env.TS_NODE_PROJECT ??= `${root}tsconfig.json`
+try {
+  register("ts-node/esm/transpile-only", import.meta.url)
+  const { runCtx } = await import("../src/client/main.ts")
+  await runCtx(process.argv.slice(2), { root, fromSource: true })
+} catch (error) {
+  const what = String(error?.message ?? error)
+  process.stderr.write(`ctx: internal: ${what.replace(/\s+/g, " ").slice(0, 900)}: npx tsc --noEmit\n`)
+  process.exitCode = 70
+}
