@@ -74,7 +74,6 @@ interface SysAddon {
   memfd(name: string, data: Buffer): number
   closeOnExec(fd: number, on: boolean): void
   sdNotify(state: string): boolean
-  listenFds(): number[]
   setNofileLimit(soft: number): void
   mount(source: string, target: string, type: string, flags: number, data: string): void
   umount2(target: string, flags: number): void
@@ -223,8 +222,12 @@ export function sdNotify(state: string): boolean {
  * LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES leave the environment of the process.
  */
 export function listenFds(): number[] {
-  const fds = sys.listenFds()
+  const { LISTEN_PID, LISTEN_FDS } = process.env
   for (const name of ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) delete process.env[name]
+  const count = Number(LISTEN_FDS)
+  if (LISTEN_PID !== String(process.pid) || !Number.isInteger(count) || count < 0 || count > 1024) return []
+  const fds = Array.from({ length: count }, (_, i) => 3 + i)
+  for (const fd of fds) sys.closeOnExec(fd, true)
   return fds
 }
 
