@@ -1,1 +1,123 @@
-int main() { return 70; }
+// cortexfs-enter: the first program of every sandbox (agent-tool-security 7.4). It proves the restrictions that
+// bubblewrap was asked for, sets the limits, and executes the payload. Nothing of it remains afterwards.
+//
+// argv[1..] are the payload's arguments. Descriptor 3 is the payload as it was checked (O_PATH), 4 the status pipe.
+// On the status pipe one LF says that the sandbox stands and this program runs; after it one errno name says that the
+// payload has not run. The pipe's end of file without a name says that it does.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC (1U << 2)
+#endif
+
+extern char** environ;
+
+namespace {
+
+constexpr int PAYLOAD_FD = 3;
+constexpr int STATUS_FD = 4;
+constexpr char PAYLOAD_PATH[] = "/run/cortexfs/payload";
+constexpr int EXIT_REFUSED = 126;
+
+[[noreturn]] void refuse(int number) {
+  const char* name = strerrorname_np(number);
+  char line[64];
+  int size = snprintf(line, sizeof line, "%s\n", name == nullptr ? "EIO" : name);
+  ssize_t put = write(STATUS_FD, line, static_cast<size_t>(size));
+  (void)put;
+  _exit(EXIT_REFUSED);
+}
+
+// no_new_privs, a filter in force, and no capability in any set.
+bool is_restricted() {
+  if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) return false;
+  if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2) return false;
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct sets[2];
+  memset(sets, 0, sizeof sets);
+  if (syscall(SYS_capget, &header, sets) != 0) return false;
+  for (const auto& set : sets)
+    if (set.effective != 0 || set.permitted != 0 || set.inheritable != 0) return false;
+  for (int capability = 0; capability < 64; capability++) {
+    int is_bound = prctl(PR_CAPBSET_READ, capability, 0, 0, 0);
+    if (is_bound < 0) break;  // past the last capability of this kernel
+    if (is_bound != 0) return false;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, capability, 0, 0) != 0) return false;
+  }
+  return true;
+}
+
+void set_limit(int resource, rlim_t value) {
+  struct rlimit limit = {value, value};
+  struct rlimit now;
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &now) != 0) refuse(errno);
+  if (now.rlim_max < value) limit.rlim_cur = limit.rlim_max = now.rlim_max;
+  if (setrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) refuse(errno);
+}
+
+// bubblewrap's own pipe to this process may be all that is left of a launcher that was killed while it held us: then
+// nobody will ever reap the payload, and it must not begin.
+bool has_launcher() {
+  struct pollfd entry = {STATUS_FD, POLLOUT, 0};
+  if (poll(&entry, 1, 0) < 0) return false;
+  return (entry.revents & (POLLERR | POLLNVAL)) == 0;
+}
+
+bool is_same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+// Whether the file at the bound path is a script. A file that cannot be read is none: its interpreter could not read
+// it either.
+bool is_script(const struct stat& checked) {
+  int fd = open(PAYLOAD_PATH, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return false;
+  struct stat opened;
+  if (fstat(fd, &opened) != 0 || !is_same_file(opened, checked)) refuse(EACCES);
+  char mark[2] = {};
+  ssize_t got;
+  do got = pread(fd, mark, sizeof mark, 0);
+  while (got < 0 && errno == EINTR);
+  close(fd);
+  return got == 2 && mark[0] == '#' && mark[1] == '!';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ssize_t put = write(STATUS_FD, "\n", 1);
+  (void)put;
+  if (syscall(SYS_close_range, PAYLOAD_FD, ~0U, CLOSE_RANGE_CLOEXEC) != 0) refuse(errno);
+  if (!is_restricted()) refuse(EHOSTDOWN);
+  if (!has_launcher()) _exit(EXIT_REFUSED);
+
+  set_limit(RLIMIT_NOFILE, 1024);
+  set_limit(RLIMIT_CORE, 0);
+
+  struct stat checked, bound;
+  if (fstat(PAYLOAD_FD, &checked) != 0) refuse(errno);
+  if (lstat(PAYLOAD_PATH, &bound) != 0) refuse(errno);
+  if (!S_ISREG(checked.st_mode) || !is_same_file(checked, bound)) refuse(EACCES);
+
+  // bubblewrap sets PWD to the directory it changed to; it is not a name of section 8.
+  unsetenv("PWD");
+  if (argc < 1) refuse(EINVAL);
+  argv[0] = const_cast<char*>(PAYLOAD_PATH);
+  if (is_script(checked))
+    execve(PAYLOAD_PATH, argv, environ);
+  else
+    syscall(SYS_execveat, PAYLOAD_FD, "", argv, environ, AT_EMPTY_PATH);
+  refuse(errno);
+}
