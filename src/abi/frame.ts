@@ -5,7 +5,7 @@ import { CtxError } from "./error.js"
 import { Fields, isText, refuseField as refuse } from "./field.js"
 import { isObject, type JsonObject, parseJsonObject } from "./json.js"
 import { ARG_MAX, ARGS_MAX, FRAME_MAX, INPUT_DEPTH_MAX, INPUT_MAX, STEPS_MAX, TITLE_MAX } from "./limit.js"
-import { isCleanPath, isName, isPendingId, isRunId, isSessionName, isUtf8Text, isUuid, isWindowId } from "./name.js"
+import { isCleanPath, isName, isPendingId, isRunId, isSessionName, isUuid } from "./name.js"
 import type { DoneStatus, Phase, SessionState } from "./status.js"
 
 export type Scope = "private" | "shared" | "temp"

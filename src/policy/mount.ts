@@ -1,0 +1,213 @@
+// The mount file of an agent, its grammar and what may be a source (`tool-policy-abi.md` 9).
+import { realpath } from "node:fs/promises"
+import { CtxError, codeOf } from "../abi/error.js"
+import { type Issue, issueError } from "../abi/issue.js"
+import { decodeUtf8 } from "../abi/json.js"
+import { CONTROL_MAX, MOUNT_LINES_MAX } from "../abi/limit.js"
+import { isCleanPath, isName } from "../abi/name.js"
+import {
+  agentHomePath,
+  CONFIG_DIR,
+  CTX_ROOT,
+  isAtOrBelow,
+  rootEntryPath,
+  SANDBOX_SESSIONS,
+  STATE_DIR,
+} from "../abi/path.js"
+import { policyAllows } from "./decision.js"
+import type { Policy } from "./policy.js"
+
+/** What a malformed mount line fails in, in the order of the checks. */
+export type MountWord = "fields" | "relative" | "path" | "mode" | "options" | "target"
+
+const OPTIONS = ["bind", "rbind", "nosuid", "nodev", "noexec"] as const
+
+/** An option of a mount line. Every bind is recursive, `nosuid` and `nodev`, whether said or not. */
+export type MountOption = (typeof OPTIONS)[number]
+
+/** One line of a mount file. */
+export interface MountLine {
+  source: string
+  target: string
+  mode: "ro" | "rw"
+  options: Set<MountOption>
+}
+
+const SYSTEM_TARGETS = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /proc /sys /dev /run".split(" ")
+
+type Flaw = { word: MountWord; why: string }
+
+function parseOptions(s: string): Set<MountOption> | undefined {
+  if (s === "-") return new Set()
+  const words = s.split(",") as MountOption[]
+  const options = new Set(words)
+  const isKnown = words.every(word => OPTIONS.includes(word)) && options.size === words.length
+  return isKnown && !(options.has("bind") && options.has("rbind")) ? options : undefined
+}
+
+function isTargetAllowed(line: MountLine): boolean {
+  if (line.target === CTX_ROOT) return line.source === CTX_ROOT && line.mode === "ro"
+  return (
+    line.target !== "/" && ![...SYSTEM_TARGETS, SANDBOX_SESSIONS, CTX_ROOT].some(dir => isAtOrBelow(line.target, dir))
+  )
+}
+
+function parseLine(text: string, targets: Set<string>): MountLine | Flaw {
+  const fields = text.split("\t")
+  if (fields.length !== 4) return { word: "fields", why: "write source, target, mode and options with TABs between" }
+  const [source, target, mode, list] = fields as [string, string, string, string]
+  if (!source.startsWith("/")) return { word: "relative", why: "source is relative" }
+  if (!target.startsWith("/")) return { word: "relative", why: "target is relative" }
+  if (!isCleanPath(source))
+    return { word: "path", why: "source has an empty, . or .. component, a NUL, or is too long" }
+  if (!isCleanPath(target))
+    return { word: "path", why: "target has an empty, . or .. component, a NUL, or is too long" }
+  if (mode !== "ro" && mode !== "rw") return { word: "mode", why: "mode must be ro or rw" }
+  const options = parseOptions(list)
+  if (options === undefined) return { word: "options", why: `write - or a list of ${OPTIONS.join(" ")}, each once` }
+  const line: MountLine = { source, target, mode, options }
+  if (!isTargetAllowed(line)) return { word: "target", why: `nothing may be mounted at ${target}` }
+  if (targets.has(target)) return { word: "target", why: `${target} is the target of an earlier line` }
+  targets.add(target)
+  return line
+}
+
+/**
+ * Reads a mount file without throwing: its lines, or the issue of the first malformed line, whose `why` begins with the
+ * {@link MountWord}.
+ */
+export function checkMount(bytes: Uint8Array, what = "mount"): { lines: MountLine[]; issue?: Issue } {
+  const bad = (why: string, at?: number): { lines: MountLine[]; issue: Issue } => ({
+    lines: [],
+    issue: at === undefined ? { kind: "invalid", what, why } : { kind: "invalid", what, at, why },
+  })
+  if (bytes.length > CONTROL_MAX) return bad(`has more than ${CONTROL_MAX} bytes`)
+  let text: string
+  try {
+    text = decodeUtf8(bytes)
+  } catch {
+    return bad("path: is not UTF-8")
+  }
+  const rows = text.split("\n")
+  const lines: MountLine[] = []
+  const targets = new Set<string>()
+  for (let i = 0; i < rows.length; i++) {
+    if (rows[i] === "") continue
+    if (i === rows.length - 1) return bad("fields: the last line must end in LF", i + 1)
+    const line = parseLine(rows[i]!, targets)
+    if ("word" in line) return bad(`${line.word}: ${line.why}`, i + 1)
+    lines.push(line)
+    if (lines.length > MOUNT_LINES_MAX) return bad(`has more than ${MOUNT_LINES_MAX} lines`, i + 1)
+  }
+  return { lines }
+}
+
+/** The lines of a mount file. Throws `EINVAL` as {@link checkMount} reports it, e.g. `mount line 2: relative: source is relative`. */
+export function parseMount(bytes: Uint8Array, what = "mount"): MountLine[] {
+  const { lines, issue } = checkMount(bytes, what)
+  if (issue !== undefined) throw issueError(issue)
+  return lines
+}
+
+/** The bytes of a mount file; {@link parseMount} reads the same lines from them. */
+export function formatMount(lines: readonly MountLine[]): Buffer {
+  const rows = lines.map(l => [l.source, l.target, l.mode, [...l.options].join(",") || "-"].join("\t"))
+  return Buffer.from(rows.map(row => `${row}\n`).join(""))
+}
+
+/** What decides about a mount source besides its line. */
+export interface MountContext {
+  owner: number
+  name: string
+  subject: string
+  policy: Policy | undefined
+  /** Where the agent's own view is mounted. */
+  viewDir: string
+  /** Directories of this host that no payload may see: the durable tree, storage, the owner's XDG directories of CortexFS. */
+  protectedDirs: readonly string[]
+}
+
+async function resolveSource(path: string): Promise<string> {
+  try {
+    return await realpath(path)
+  } catch (e) {
+    const code = codeOf(e)
+    const kept = code === "ENOENT" || code === "ENOTDIR" ? "ENOENT" : "EACCES"
+    throw new CtxError(kept, kept === "ENOENT" ? "mount source does not exist" : "mount source cannot be reached", {
+      path,
+      cause: e,
+    })
+  }
+}
+
+function refuseSource(path: string, why: string): never {
+  throw new CtxError("EACCES", `mount source ${path}: ${why}`, { path })
+}
+
+// The part of the view below which a resolved ABI source must stay; refuses every other path below /ctx.
+function findViewBase(line: MountLine, context: MountContext): string {
+  const shared = `${rootEntryPath("shared")}/`
+  const home = agentHomePath(context.owner, context.name)
+  if (line.source === CTX_ROOT) return CTX_ROOT
+  if (line.source.startsWith(shared)) {
+    const space = line.source.slice(shared.length).split("/")[0]!
+    const permissions = line.mode === "rw" ? ["read", "write"] : ["read"]
+    const isAllowed = (permission: string) =>
+      policyAllows(context.policy, context.subject, "shared", space, permission).allow
+    if (isName(space) && permissions.every(isAllowed)) return shared + space
+    refuseSource(line.source, `shared:${space} needs ${permissions.join(" and ")} in the policy`)
+  }
+  if (isAtOrBelow(line.source, home)) return home
+  return refuseSource(line.source, "only shared spaces and the agent's own home may be mounted from there")
+}
+
+async function resolveViewSource(line: MountLine, context: MountContext): Promise<string> {
+  const view = await resolveSource(context.viewDir)
+  const inView = (path: string) => view + path.slice(CTX_ROOT.length)
+  const base = inView(findViewBase(line, context))
+  const path = await resolveSource(inView(line.source))
+  if (!isAtOrBelow(path, base)) refuseSource(line.source, "a link leads out of it")
+  const sessions = `${inView(agentHomePath(context.owner, context.name))}/session`
+  if (line.source !== CTX_ROOT && isAtOrBelow(path, sessions)) refuseSource(line.source, "history is not mounted")
+  return path
+}
+
+/**
+ * A directory or file of the host, links resolved, that a payload may see: not at, above or below what section 9 closes, nor `/ctx`.
+ * Also the rule for the `workspace` of a send. Throws `ENOENT` when there is nothing, else `EACCES`.
+ */
+export async function checkHostSource(
+  source: string,
+  context: Pick<MountContext, "viewDir" | "protectedDirs">,
+): Promise<string> {
+  if (isAtOrBelow(source, CTX_ROOT)) refuseSource(source, `${CTX_ROOT} is not mounted`)
+  const path = await resolveSource(source)
+  const dirs = [
+    "/proc",
+    "/sys",
+    "/dev",
+    "/run",
+    CONFIG_DIR,
+    STATE_DIR,
+    CTX_ROOT,
+    context.viewDir,
+    ...context.protectedDirs,
+  ]
+  for (const dir of dirs) {
+    // A protected directory may itself be reached through a link; both spellings are closed.
+    const real = await realpath(dir).catch(() => dir)
+    for (const closed of new Set([dir, real])) {
+      if (isAtOrBelow(path, closed) || isAtOrBelow(closed, path)) refuseSource(source, `${closed} is not mounted`)
+    }
+  }
+  return path
+}
+
+/**
+ * The host path that a mount line binds, links resolved: for `/ctx`, a shared space and the agent's own home inside the agent's view.
+ * Throws `ENOENT` when there is nothing, `EACCES` for a source that section 9 refuses.
+ */
+export async function checkMountSource(line: MountLine, context: MountContext): Promise<string> {
+  if (isAtOrBelow(line.source, CTX_ROOT)) return await resolveViewSource(line, context)
+  return await checkHostSource(line.source, context)
+}
