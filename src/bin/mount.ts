@@ -1,0 +1,179 @@
+// cortexfs-mount: serves one FUSE mount, and does nothing else (fuse.md 1, 2, 11).
+import { readFileSync, realpathSync } from "node:fs"
+import { homedir } from "node:os"
+import { dirname, resolve } from "node:path"
+import { parseArgs } from "node:util"
+import { CtxError, toCtxError } from "../abi/error.js"
+import { isName } from "../abi/name.js"
+import { CONFIG_DIR, isAtOrBelow, RUN_DIR, userConfigDir, userRunDir } from "../abi/path.js"
+import { abortPoint, clearPoint, ensurePoint, removePoint, resolvePoint } from "../fs/point.js"
+import { openServer, type Server } from "../fs/serve.js"
+import { sdNotify, setNofileLimit } from "../native/sys.js"
+
+const USAGE = "cortexfs-mount --source DIR [--agent NAME] [--config DIR] [--run DIR] MOUNTPOINT, or --abort MOUNTPOINT"
+const STOP_MS = 4_500
+const WATCHDOG_MS = 10_000
+const NOFILE = 1_048_576
+
+interface Arguments {
+  source: string
+  agent?: string
+  config: string
+  run: string
+  mountPoint: string
+}
+
+/** Errors: `usage` for anything but the two forms; an invalid NAME too. */
+function parseArguments(argv: string[]): Arguments | { abort: string } {
+  const string = { type: "string" } as const
+  const refuse = (why: string): never => {
+    throw new CtxError("usage", why, { hint: USAGE })
+  }
+  let parsed: ReturnType<typeof parse>
+  const parse = () =>
+    parseArgs({
+      args: argv,
+      options: { source: string, agent: string, config: string, run: string, abort: string },
+      allowPositionals: true,
+    })
+  try {
+    parsed = parse()
+  } catch (error) {
+    return refuse(error instanceof Error ? error.message.split("\n")[0]! : "bad arguments")
+  }
+  const { values, positionals } = parsed
+  if (values.abort !== undefined) {
+    if (positionals.length > 0 || Object.keys(values).length > 1) refuse("--abort takes a mount point and nothing else")
+    return { abort: values.abort }
+  }
+  if (values.source === undefined) refuse("--source is missing")
+  if (positionals.length !== 1) refuse("exactly one mount point is needed")
+  // The service manager writes + of a name as \x2b.
+  const agent = values.agent?.replaceAll("\\x2b", "+")
+  if (agent !== undefined && !isName(agent)) refuse(`${JSON.stringify(agent)} is no agent name`)
+  const uid = process.getuid!()
+  const user = { env: process.env, home: homedir() }
+  return {
+    source: values.source!,
+    agent,
+    config: values.config ?? (uid === 0 ? CONFIG_DIR : userConfigDir(user)),
+    run: values.run ?? (uid === 0 ? RUN_DIR : userRunDir(uid)),
+    mountPoint: positionals[0]!,
+  }
+}
+
+/** Many descriptors are held for nodes and handles; as much as this process may have is asked for. */
+function raiseFileLimit(): void {
+  const hard = Number(/^Max open files\s+\d+\s+(\d+)/m.exec(readFileSync("/proc/self/limits", "utf8"))?.[1] ?? NOFILE)
+  for (const limit of [NOFILE, hard]) {
+    try {
+      setNofileLimit(limit)
+      return
+    } catch {
+      // Not allowed to go that far; the next try is lower.
+    }
+  }
+}
+
+/** True when the program makes and removes this mount point itself: it lies below `<run>/mount`. */
+function isOwnPoint(mountPoint: string, run: string): boolean {
+  try {
+    return mountPoint !== `${run}/mount` && isAtOrBelow(mountPoint, `${realpathSync.native(run)}/mount`)
+  } catch {
+    return isAtOrBelow(mountPoint, `${run}/mount`)
+  }
+}
+
+function report(error: unknown): number {
+  const { code, message, hint, errno } = toCtxError(error)
+  const line = [code, message, ...(hint === undefined ? [] : [hint])].join(": ").replace(/[\n\r]/g, " ")
+  process.stderr.write(`cortexfs-mount: ${line}\n`)
+  if (errno !== 0) sdNotify(`ERRNO=${-errno}`)
+  if (code === "usage") return 2
+  return code === "internal" ? 70 : 69
+}
+
+function journal(line: string): void {
+  process.stderr.write(`cortexfs-mount: ${line.replace(/[\n\r]/g, " ")}\n`)
+}
+
+/** Pings the service manager from the loop that answers requests, when it wants that (units.md 4). */
+function startWatchdog(): void {
+  if (process.env.WATCHDOG_USEC === undefined) return
+  setInterval(() => sdNotify("WATCHDOG=1"), WATCHDOG_MS).unref()
+}
+
+/** Waits for SIGTERM, SIGINT, or the end of the mount from outside; `stop` does what is left to do. */
+async function serve(args: Arguments): Promise<number> {
+  const run = resolve(args.run)
+  const isMade = isOwnPoint(resolve(args.mountPoint), run)
+  const sourcePath = resolve(args.source)
+  raiseFileLimit()
+  if (isMade) ensurePoint(dirname(resolve(args.mountPoint)), true)
+  const mountPoint = resolvePoint(args.mountPoint)
+  process.chdir("/")
+
+  let endReason: string | undefined
+  let wake = () => {}
+  const ended = new Promise<void>(done => {
+    wake = done
+  })
+  let isAsked = false
+  for (const signal of ["SIGTERM", "SIGINT"] as const)
+    process.on(signal, () => {
+      isAsked = true
+      wake()
+    })
+  const server = await openServer({
+    sourcePath,
+    agent: args.agent,
+    mountPoint,
+    run,
+    isPassthroughAllowed: process.env.CORTEXFS_PASSTHROUGH !== "0",
+    onEnd(reason) {
+      endReason = reason
+      wake()
+    },
+    onJournal: journal,
+  })
+  await clearPoint(mountPoint)
+  ensurePoint(mountPoint, isMade)
+  if (!isAsked) await server.start()
+  sdNotify(`READY=1\nSTATUS=serving ${mountPoint}`)
+  startWatchdog()
+  await ended
+  sdNotify("STOPPING=1")
+  const isInternal = endReason?.startsWith("error") === true
+  await stop(server, mountPoint, isMade)
+  if (!isInternal) return 0
+  process.stderr.write(`cortexfs-mount: internal: ${mountPoint}: ${endReason}\n`)
+  return 70
+}
+
+/** Takes the mount down; what does not end in time is cut off, so that the process always exits within 5 s. */
+async function stop(server: Server, mountPoint: string, isMade: boolean): Promise<void> {
+  const clock = setTimeout(() => {
+    try {
+      abortPoint(mountPoint)
+    } catch (error) {
+      journal(`${mountPoint}: ${toCtxError(error).message}`)
+    }
+    process.exit(0)
+  }, STOP_MS)
+  await server.stop()
+  clearTimeout(clock)
+  if (isMade) removePoint(mountPoint)
+}
+
+async function main(): Promise<number> {
+  try {
+    const args = parseArguments(process.argv.slice(2))
+    if (!("abort" in args)) return await serve(args)
+    abortPoint(resolvePoint(args.abort))
+    return 0
+  } catch (error) {
+    return report(error)
+  }
+}
+
+process.exit(await main())
