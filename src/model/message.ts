@@ -1,42 +1,18 @@
-// Messages and tools of a model request (`model-abi.md` 6.1, `agent-runtime.md` 5), checked from parsed JSON.
-import { CtxError } from "./error.js"
-import type { ImagePart, TextPart } from "./frame.js"
-import { isObject, type JsonObject } from "./json.js"
-import { LIMIT_MAX, MESSAGES_MAX, REQUEST_TOOLS_MAX } from "./limit.js"
-import { isName, isUtf8Text } from "./name.js"
-
-/** Words of the control `effort` (`model-abi.md` 2). */
-export const EFFORTS = ["auto", "none", "low", "medium", "high", "xhigh", "max"] as const
-export type Effort = (typeof EFFORTS)[number]
-
-export const ROLES = ["system", "user", "assistant", "tool"] as const
-export type Role = (typeof ROLES)[number]
-
-export type CallPart = { type: "tool_call"; id: string; name: string; arguments: JsonObject }
-export type ResultPart = { type: "tool_result"; tool_call_id: string; content: string; status: "ok" | "error" }
-export type MessagePart = TextPart | ImagePart | CallPart | ResultPart
-
-/** One message given to a model; the text form is content of a single text part. */
-export interface Message {
-  role: Role
-  content: string | MessagePart[]
-}
-
-/** A tool that a model may call. */
-export interface ToolOffer {
-  name: string
-  description: string
-  schema: JsonObject
-}
-
-/** Sampling values of a request; an absent one is the model's own. */
-export interface Sampling {
-  effort?: Effort
-  max_output_tokens?: number
-  seed?: number
-  temperature?: number
-  top_p?: number
-}
+// Messages, tools and sampling values of a model request (`model-abi.md` 6.1, `agent-runtime.md` 5), checked from parsed JSON.
+import { CtxError } from "../abi/error.js"
+import { isObject, type JsonObject } from "../abi/json.js"
+import { LIMIT_MAX, MESSAGES_MAX, REQUEST_TOOLS_MAX } from "../abi/limit.js"
+import { isName, isUtf8Text } from "../abi/name.js"
+import {
+  EFFORTS,
+  type Effort,
+  type Message,
+  type MessagePart,
+  ROLES,
+  type Role,
+  type Sampling,
+  type ToolOffer,
+} from "./driver.js"
 
 function refuse(why: string): never {
   throw new CtxError("EINVAL", why)
