@@ -108,7 +108,12 @@ export function hasFlag(argv: readonly string[], flag: string): boolean {
 }
 
 /** Words and known flags of a command class, for the hints of its errors. */
-export function failureContext(command: { id?: string; flags?: object; baseFlags?: object; enableJsonFlag?: boolean }): {
+export function failureContext(command: {
+  id?: string
+  flags?: object
+  baseFlags?: object
+  enableJsonFlag?: boolean
+}): {
   words: string
   flags: string[]
 } {

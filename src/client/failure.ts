@@ -1,8 +1,8 @@
 // From any thrown value to the one error line, the JSON error and the exit code of ctx-coreutils 2.5 and 2.6.
 
 import { stripVTControlCharacters } from "node:util"
-import { CtxError, toCtxError } from "../abi/error.js"
 import { exitCode } from "../abi/errno.js"
+import { CtxError, toCtxError } from "../abi/error.js"
 import { escapeText } from "./escape.js"
 import { findNearest } from "./nearest.js"
 
@@ -68,7 +68,9 @@ export function formatFailure(failure: Failure, program = "ctx"): string {
 /** The value `--json` adds on stdout for a failure: ctx-coreutils 2.5. Texts are escaped as in the line. */
 export function failureJson(failure: Failure): object {
   const { code, exit } = failure
-  return { error: { code, what: escapeText(withoutStop(failure.what)), hint: escapeText(withoutStop(failure.hint)), exit } }
+  return {
+    error: { code, what: escapeText(withoutStop(failure.what)), hint: escapeText(withoutStop(failure.hint)), exit },
+  }
 }
 
 /** An error of the command line itself: exit 2, hint the help of the command when none is given. ctx-coreutils 2.5. */
@@ -87,7 +89,12 @@ interface ParserError {
 function describeUsage(error: unknown, context: FailureContext): Failure | undefined {
   if (error instanceof CtxError) {
     if (error.code !== "usage") return undefined
-    return { code: "usage", what: error.message, hint: error.hint || `see ${commandHelp(context)}`, exit: exitCode("usage") }
+    return {
+      code: "usage",
+      what: error.message,
+      hint: error.hint || `see ${commandHelp(context)}`,
+      exit: exitCode("usage"),
+    }
   }
   if (!(error instanceof Error) || !("oclif" in error)) return undefined
   const parser = error as ParserError
@@ -112,7 +119,10 @@ function parserText(message: string): string {
     .split("\n")
     .map(line => line.trim())
     .filter(line => line !== "" && !line.startsWith("See more help") && !line.startsWith("The following error"))
-  const text = lines.join(" ").replace(/^Parsing (--\S+) /, "$1: ")
+  const text = lines
+    .join(" ")
+    .replace(/^Parsing (--\S+) /, "$1: ")
+    .replace(/(--[a-z-]+)=true/g, "$1")
   return text === "" ? "bad command line" : (text[0] as string).toLowerCase() + text.slice(1)
 }
 

@@ -1,10 +1,10 @@
 // What `--help` shows: 80 columns, summary, USAGE, ARGUMENTS, FLAGS, EXAMPLES, colour only in headings on a terminal.
 
 import { stripVTControlCharacters } from "node:util"
+import type { Interfaces } from "@oclif/core"
 import type { Command } from "@oclif/core/command"
 import type { Config } from "@oclif/core/config"
 import { CommandHelp, Help } from "@oclif/core/help"
-import type { Interfaces } from "@oclif/core"
 
 const WIDTH = 80
 const SECTIONS = ["USAGE", "ARGUMENTS", "FLAGS", "EXAMPLES", "DESCRIPTION", "ALIASES"]

@@ -69,7 +69,8 @@ async function readAll(file: FileHandle, path: string): Promise<Buffer> {
   let size = 0
   for await (const chunk of readChunks(file)) {
     size += chunk.length
-    if (size > JSON_MAX) throw new CtxError("EMSGSIZE", `${path} has more than 64 MiB`, { path, hint: "leave out --json" })
+    if (size > JSON_MAX)
+      throw new CtxError("EMSGSIZE", `${path} has more than 64 MiB`, { path, hint: "leave out --json" })
     chunks.push(chunk)
   }
   return Buffer.concat(chunks)
