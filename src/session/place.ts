@@ -9,3 +9,6 @@ export interface Place {
   uid: number
   gid: number
 }
+
+/** `client` of every session that this product makes (session-abi 9). */
+export const PRODUCT_CLIENT = "ctx"

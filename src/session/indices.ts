@@ -1,0 +1,264 @@
+// `session/index/`: list, current, by-cwd, by-hash, by-uuid (session-abi 10).
+import { closeSync } from "node:fs"
+import { CtxError, codeOf } from "../abi/error.js"
+import { cwdKey } from "../abi/hash.js"
+import { INDEX_FILE_MAX, INDEX_LIST_MAX } from "../abi/limit.js"
+import { isSessionName } from "../abi/name.js"
+import { flock, flockWait, fstatat } from "../native/sys.js"
+import { createDirectory, listNames, openDirectory, readEntry, replaceDurably, replaceEntry } from "./entry.js"
+import { syncEntry } from "./fault.js"
+import { type Made, noteMade } from "./layout.js"
+import { readLineValue } from "./meta.js"
+import type { Place } from "./place.js"
+import { Turn } from "./turn.js"
+
+// Waiting for the lock takes a thread of the pool; one waiter of each index at a time leaves the others for the holder's syncs.
+const turns = new Map<string, Turn>()
+
+const KEY_DIRS = ["by-cwd", "by-hash", "by-uuid"] as const
+
+/** What a send binds to its session besides `list` and `current`. */
+export interface IndexKeys {
+  /** Null for model sessions: no `by-cwd`. */
+  cwd: string | null
+  hash?: string
+  uuid?: string
+}
+
+/**
+ * Makes `index/` and its three directories where they are missing. Returns what it made, outermost first.
+ * Errors: `EIO` another kind of entry stands there, `ENOSPC`.
+ */
+export async function ensureIndex(sessionsFd: number, place: Place): Promise<Made[]> {
+  const made: Made[] = []
+  const indexFd = await ensureDirectory(sessionsFd, "index", place.dir, place, made)
+  try {
+    for (const name of KEY_DIRS) closeSync(await ensureDirectory(indexFd, name, `${place.dir}/index`, place, made))
+    return made
+  } finally {
+    closeSync(indexFd)
+  }
+}
+
+/** Opens a directory, making it durably when it is missing; what is made is added to `made`. Errors: `EIO`, `ENOSPC`. */
+export async function ensureDirectory(
+  dirFd: number,
+  name: string,
+  parent: string,
+  place: Place,
+  made: Made[],
+): Promise<number> {
+  try {
+    return openDirectory(name, dirFd)
+  } catch (e) {
+    if (codeOf(e) !== "ENOENT") throw e
+  }
+  let fd: number
+  try {
+    fd = createDirectory(dirFd, name, place)
+  } catch (e) {
+    if (codeOf(e) === "EEXIST") return openDirectory(name, dirFd)
+    throw e
+  }
+  made.push(noteMade(parent, name, fd))
+  try {
+    await syncEntry(dirFd)
+    return fd
+  } catch (e) {
+    closeSync(fd)
+    throw e
+  }
+}
+
+/**
+ * One name of an index file below an open index directory; undefined when missing. An empty file counts as missing unless
+ * it lies under `by-hash` or `by-uuid`, which are written durably. Errors: `EINVAL` bad body; `EIO` link or special file.
+ */
+export function readIndexName(indexFd: number, path: string): string | undefined {
+  const bytes = readBody(indexFd, path, INDEX_FILE_MAX)
+  if (bytes === undefined) return undefined
+  if (bytes.length === 0 && !path.startsWith("by-hash/") && !path.startsWith("by-uuid/")) return undefined
+  const text = bytes.toString("latin1")
+  const name = text.slice(0, -1)
+  if (text.endsWith("\n") && isSessionName(name)) return name
+  throw badIndex(path)
+}
+
+/** The names in `index/list`; undefined when missing or empty. Errors: `EINVAL`, `EIO`. */
+export function readIndexList(indexFd: number): string[] | undefined {
+  const bytes = readBody(indexFd, "list", INDEX_LIST_MAX)
+  if (bytes === undefined || bytes.length === 0) return undefined
+  const names = bytes.toString("latin1").split("\n")
+  if (names.pop() === "" && names.every(isSessionName) && new Set(names).size === names.length) return names
+  throw badIndex("list")
+}
+
+function readBody(indexFd: number, path: string, maxSize: number): Buffer | undefined {
+  try {
+    return readEntry(indexFd, path, maxSize)
+  } catch (e) {
+    if (codeOf(e) === "EFBIG") throw badIndex(path)
+    throw e
+  }
+}
+
+function badIndex(path: string): CtxError {
+  return new CtxError("EINVAL", `index/${path} has a bad body`, { path, hint: "correct or remove it" })
+}
+
+/**
+ * Checks every index file that a send of the session will read (6.3 step 4). Errors: `EINVAL` bad body, or an external
+ * key that is bound to another session.
+ */
+export function checkIndex(sessionsFd: number, name: string, keys: IndexKeys): void {
+  let indexFd: number
+  try {
+    indexFd = openDirectory("index", sessionsFd)
+  } catch (e) {
+    if (codeOf(e) === "ENOENT") return
+    throw e
+  }
+  try {
+    readIndexList(indexFd)
+    readIndexName(indexFd, "current")
+    if (keys.cwd !== null) readIndexName(indexFd, `by-cwd/${cwdKey(keys.cwd)}`)
+    for (const path of keyPaths(keys)) checkKey(sessionsFd, indexFd, path, name)
+  } finally {
+    closeSync(indexFd)
+  }
+}
+
+function keyPaths(keys: IndexKeys): string[] {
+  const paths: string[] = []
+  if (keys.hash !== undefined) paths.push(`by-hash/${keys.hash}`)
+  if (keys.uuid !== undefined) paths.push(`by-uuid/${keys.uuid}`)
+  return paths
+}
+
+// True when the key is bound to this session already. An entry of a session that is gone binds nothing.
+function checkKey(sessionsFd: number, indexFd: number, path: string, name: string): boolean {
+  const bound = readIndexName(indexFd, path)
+  if (bound === undefined || bound === name) return bound === name
+  if (!isSession(sessionsFd, bound)) return false
+  throw new CtxError("EINVAL", `${path.slice(3)} is bound to session ${bound}`, { hint: "use another key" })
+}
+
+/** True when a session directory of that name exists. */
+export function isSession(sessionsFd: number, name: string): boolean {
+  try {
+    return (fstatat(sessionsFd, name).mode & 0o170000) === 0o040000
+  } catch (e) {
+    if (codeOf(e) === "ENOENT") return false
+    throw e
+  }
+}
+
+/** Names of all session directories of an open `session` directory, unsorted. */
+export function listDirectories(sessionsFd: number): string[] {
+  return listNames(sessionsFd).filter(name => isSessionName(name) && isSession(sessionsFd, name))
+}
+
+/** Session names as a writer would rebuild `list`: newest `updated_at` first, then by name. */
+export function orderByTime(sessionsFd: number): string[] {
+  const timed = listDirectories(sessionsFd).map(name => ({ name, seconds: readSeconds(sessionsFd, name) }))
+  timed.sort((a, b) => b.seconds - a.seconds || (a.name < b.name ? -1 : 1))
+  return timed.map(({ name }) => name)
+}
+
+function readSeconds(sessionsFd: number, name: string): number {
+  try {
+    const dirFd = openDirectory(name, sessionsFd)
+    try {
+      const text = readLineValue(dirFd, "updated_at")
+      return text !== undefined && /^[0-9]{1,15}$/.test(text) ? Number(text) : 0
+    } finally {
+      closeSync(dirFd)
+    }
+  } catch {
+    // A session that cannot be read is still listed; it comes last.
+    return 0
+  }
+}
+
+/** The listed names that have a session, in order; rebuilt in memory when `list` is missing. Errors: `EINVAL`, `EIO`. */
+export function readList(sessionsFd: number): string[] {
+  let indexFd: number
+  try {
+    indexFd = openDirectory("index", sessionsFd)
+  } catch (e) {
+    if (codeOf(e) === "ENOENT") return orderByTime(sessionsFd)
+    throw e
+  }
+  try {
+    return readIndexList(indexFd)?.filter(name => isSession(sessionsFd, name)) ?? orderByTime(sessionsFd)
+  } finally {
+    closeSync(indexFd)
+  }
+}
+
+/**
+ * Moves the session to the head of `list`; with `keys` also writes `current`, `by-cwd`, `by-hash`, `by-uuid`. A file that
+ * says so already is not written. Waits for the index lock, so the caller must not hold the history lock.
+ * Errors: `EINVAL` bad body or a key bound to another session, `EIO`, `ENOSPC`.
+ */
+export function updateIndex(sessionsFd: number, name: string, place: Place, keys?: IndexKeys): Promise<void> {
+  const turn = turns.get(place.dir) ?? new Turn()
+  turns.set(place.dir, turn)
+  return turn.take(() => updateLocked(sessionsFd, name, place, keys))
+}
+
+async function updateLocked(sessionsFd: number, name: string, place: Place, keys?: IndexKeys): Promise<void> {
+  await ensureIndex(sessionsFd, place)
+  const indexFd = openDirectory("index", sessionsFd)
+  try {
+    if (!flock(indexFd, "ex")) await flockWait(indexFd, "ex")
+    if (keys !== undefined) {
+      // What can be refused comes first.
+      const missing = keyPaths(keys).filter(path => !checkKey(sessionsFd, indexFd, path, name))
+      const byCwd = keys.cwd === null ? undefined : `by-cwd/${cwdKey(keys.cwd)}`
+      const isCwdBound = byCwd === undefined || readIndexName(indexFd, byCwd) === name
+      const isCurrent = readIndexName(indexFd, "current") === name
+      moveToHead(sessionsFd, indexFd, name, place)
+      if (!isCurrent) replaceEntry(indexFd, "current", `${name}\n`, place)
+      if (byCwd !== undefined && !isCwdBound) await writeKey(indexFd, byCwd, name, place, false)
+      for (const path of missing) await writeKey(indexFd, path, name, place, true)
+    } else {
+      moveToHead(sessionsFd, indexFd, name, place)
+    }
+  } finally {
+    closeSync(indexFd)
+  }
+}
+
+function moveToHead(sessionsFd: number, indexFd: number, name: string, place: Place): void {
+  const listed = readIndexList(indexFd)
+  if (listed?.[0] === name) return
+  const others = (listed ?? orderByTime(sessionsFd)).filter(other => other !== name && isSession(sessionsFd, other))
+  replaceEntry(indexFd, "list", `${[name, ...others].join("\n")}\n`, place)
+}
+
+async function writeKey(indexFd: number, path: string, name: string, place: Place, isDurable: boolean): Promise<void> {
+  const [dir, key] = path.split("/") as [string, string]
+  const dirFd = openDirectory(dir, indexFd)
+  try {
+    if (isDurable) await replaceDurably(dirFd, key, `${name}\n`, place)
+    else replaceEntry(dirFd, key, `${name}\n`, place)
+  } finally {
+    closeSync(dirFd)
+  }
+}
+
+/** `index/current` of an open `session` directory; undefined when missing. Errors: `EINVAL`, `EIO`. */
+export function readCurrent(sessionsFd: number): string | undefined {
+  try {
+    const indexFd = openDirectory("index", sessionsFd)
+    try {
+      return readIndexName(indexFd, "current")
+    } finally {
+      closeSync(indexFd)
+    }
+  } catch (e) {
+    if (codeOf(e) === "ENOENT") return undefined
+    throw e
+  }
+}

@@ -1,0 +1,73 @@
+// One reading of both history files that says whether they are whole and consistent (session-abi 12).
+import { closeSync } from "node:fs"
+import { openPlain, statFd } from "./entry.js"
+import { lockHistory, type Stamp } from "./journal.js"
+import { Ledger } from "./ledger.js"
+import { type Damage, type HistoryFile, parseEvent, parseMessage, scanFile } from "./scan.js"
+
+/** What a reading found in one file. `rows` counts the good rows before the damage. */
+export interface Proof {
+  file: HistoryFile
+  rows: number
+  bytes: number
+  damage?: Damage
+}
+
+/**
+ * Reads both files up to the sizes of `stamp`, `messages.jsonl` first, and fills the ledger. With damaged messages the
+ * events are checked line by line but not against the messages. Errors: `EIO` a file cannot be read.
+ */
+export async function proveHistory(
+  messagesFd: number,
+  eventsFd: number,
+  stamp: Stamp,
+  ledger: Ledger,
+): Promise<Proof[]> {
+  const messages = await scanFile(messagesFd, Number(stamp.messages.size), line => {
+    const row = parseMessage(line)
+    if (typeof row === "string") return row
+    return ledger.addMessage(row, { offset: line.offset, size: line.bytes.length + 1 }) ? undefined : "contradiction"
+  })
+  const isComparable = messages.damage === undefined
+  const events = await scanFile(eventsFd, Number(stamp.events.size), line => {
+    const row = parseEvent(line)
+    if (typeof row === "string") return row
+    const isConsistent = ledger.addEvent(row, { offset: line.offset, size: line.bytes.length + 1 })
+    return isConsistent || !isComparable ? undefined : "contradiction"
+  })
+  return [
+    { file: "messages.jsonl", bytes: Number(stamp.messages.size), ...messages },
+    { file: "events.jsonl", bytes: Number(stamp.events.size), ...events },
+  ]
+}
+
+/**
+ * Verifies a session directory: a report for each of both files; reads only. `lockDirFd` is the same directory on the
+ * durable tree, where the history lock is taken while the sizes are noted; absent, the directory itself is it.
+ * Errors: `ENOENT`, `EACCES`; `EIO` a link or special file stands where a history file belongs.
+ */
+export async function verifySession(dirFd: number, lockDirFd = dirFd): Promise<Proof[]> {
+  const messagesFd = openPlain(dirFd, "messages.jsonl")
+  try {
+    const eventsFd = openPlain(dirFd, "events.jsonl")
+    try {
+      const stamp = await noteSizes(messagesFd, eventsFd, lockDirFd)
+      return await proveHistory(messagesFd, eventsFd, stamp, new Ledger())
+    } finally {
+      closeSync(eventsFd)
+    }
+  } finally {
+    closeSync(messagesFd)
+  }
+}
+
+/** Both files' facts at one moment, under the shared history lock, which is released before anything is read. */
+export async function noteSizes(messagesFd: number, eventsFd: number, lockDirFd: number): Promise<Stamp> {
+  const lockFd = openPlain(lockDirFd, "messages.jsonl")
+  try {
+    await lockHistory(lockFd, "sh")
+    return { messages: statFd(messagesFd), events: statFd(eventsFd) }
+  } finally {
+    closeSync(lockFd)
+  }
+}
