@@ -5,8 +5,8 @@ import { FRAME_MAX, REQUEST_TIMEOUT_MS } from "../abi/limit.js"
 const LF = 0x0a
 
 /**
- * Reads the one request frame of a connection: up to the first LF, or to the end of file. The LF is not part of the
- * result. Afterwards the socket is paused; nothing behind the frame has been thrown away unless it fails.
+ * Reads the one request frame of a connection: up to the first LF, or to the end of file. The LF, if
+ * there was one, is part of the result. Afterwards the socket is paused; nothing behind the frame has been thrown away unless it fails.
  * Errors: ETIMEDOUT (not complete in time), EMSGSIZE (over `maxBytes` with its LF), EINVAL (empty, or bytes already
  * received behind the LF), ECONNRESET (the peer went away). session-abi 3.1-3.3
  */
@@ -35,9 +35,9 @@ export function readFrame(
     const finish = () => {
       if (isDone) return
       const all = Buffer.concat(chunks, size)
-      const frame = lineEnd < 0 ? all : all.subarray(0, lineEnd)
+      const frame = lineEnd < 0 ? all : all.subarray(0, lineEnd + 1)
       if (size > (lineEnd < 0 ? size : lineEnd + 1)) fail("EINVAL", "more bytes behind the request line")
-      else if (frame.length === 0) fail("EINVAL", "empty request")
+      else if (size === 0 || lineEnd === 0) fail("EINVAL", "empty request")
       else {
         leave()
         resolve(frame)

@@ -1,9 +1,9 @@
-import { chmodSync, linkSync, lstatSync, mkdirSync, unlinkSync } from "node:fs"
+import { chmodSync, lstatSync, mkdirSync, unlinkSync } from "node:fs"
 import { connect, createServer, type Server } from "node:net"
 import { dirname } from "node:path"
 import { codeOf, CtxError } from "../abi/error.js"
 import { SOCKET_PATH_MAX } from "../abi/path.js"
-import { closeOnExec, getrandom, listenFds } from "../native/sys.js"
+import { closeOnExec, listenFds } from "../native/sys.js"
 
 const CONNECT_MS = 1_000
 
@@ -12,8 +12,8 @@ export interface Listener {
   server: Server
   /** True when a supervisor handed it over; then its path is neither bound, changed nor removed here. */
   isActivated: boolean
-  /** Removes the path at a clean stop, but only while it is still the socket bound here. */
-  remove(): void
+  /** Accepts nothing more. A path bound here is removed, but only while it is still this socket. */
+  close(): void
 }
 
 /**
@@ -34,7 +34,7 @@ export async function takeListener(name: string): Promise<Listener | undefined> 
   await listen(server, { fd }).catch(e => {
     throw new CtxError("usage", `descriptor ${fd} is not a listening stream socket`, { cause: e })
   })
-  return { server, isActivated: true, remove: () => undefined }
+  return { server, isActivated: true, close: () => server.close() }
 }
 
 /**
@@ -48,31 +48,25 @@ export async function bindListener(path: string): Promise<Listener> {
   makeDirectory(dirname(path))
   await clearDead(path)
   const server = newServer()
-  // Bound under a passing name, then linked: the path never shows another mode, a racing runtime is not replaced, and
-  // the unlink that Node.js does on close finds nothing.
-  const passing = `${dirname(path)}/.${getrandom(2).toString("hex")}`
-  await listen(server, { path: passing })
+  const umask = process.umask(0o111)
   try {
-    chmodSync(passing, 0o666)
-    linkSync(passing, path)
+    await listen(server, { path })
   } catch (e) {
-    server.close()
-    if (codeOf(e) === "EEXIST") throw new CtxError("EBUSY", "another runtime took this socket", { path, cause: e })
+    if (codeOf(e) === "EADDRINUSE") throw new CtxError("EBUSY", "another runtime took this socket", { path, cause: e })
     throw e
+  } finally {
+    process.umask(umask)
   }
-  unlinkSync(passing)
   const { dev, ino } = lstatSync(path)
   return {
     server,
     isActivated: false,
-    remove: () => {
-      try {
-        const now = lstatSync(path)
-        if (now.dev === dev && now.ino === ino) unlinkSync(path)
-      } catch (e) {
-        // After the identity was given up the directory may belong to somebody else; the next start replaces a dead one.
-        if (!["ENOENT", "EACCES", "EPERM"].includes(codeOf(e) ?? "")) throw e
-      }
+    close: () => {
+      const now = lstatSync(path, { throwIfNoEntry: false })
+      // Node.js unlinks the path when it closes the listener. When that is not ours any more it stays open, deaf, to the
+      // end of the process. Where the directory belongs to root the dead socket stays: the next start replaces it.
+      if (now === undefined || (now.dev === dev && now.ino === ino)) server.close()
+      else server.removeAllListeners("connection").on("connection", socket => socket.destroy()).unref()
     },
   }
 }

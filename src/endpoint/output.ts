@@ -65,12 +65,20 @@ export class Output implements Channel {
     return () => this.goneListeners.delete(fn)
   }
 
+  /** From now on whatever the peer sends is thrown away, and its end is noted. */
+  watchInput(): void {
+    this.socket.on("data", () => undefined)
+    this.socket.on("end", () => this.checkPeer())
+    if (this.socket.readableEnded) this.checkPeer()
+    this.socket.resume()
+  }
+
   /**
    * The peer has closed its sending half. Tells a closed peer from a half-closed one: Node.js reports both alike,
    * but a send of no bytes fails with EPIPE only for the first. A half-closed one is asked again once a second,
    * since the kernel event that would tell it later cannot be had.
    */
-  checkPeer(): void {
+  private checkPeer(): void {
     if (!this.isOpen) return
     if (!this.isPeerThere()) {
       this.leave()

@@ -1,7 +1,7 @@
-import { readFileSync } from "node:fs"
-import { CtxError } from "../abi/error.js"
+import { closeSync, readFileSync } from "node:fs"
+import { codeOf, CtxError } from "../abi/error.js"
 import type { Request } from "../abi/frame.js"
-import { peerCred } from "../native/sys.js"
+import { peerCred, peerPidfd, pidfdSignal } from "../native/sys.js"
 
 /** Who is at the other end of an agent socket. `owner` may everything, `host` (uid 0) a few ops. session-abi 3 */
 export type Peer = { kind: "owner" | "host"; uid: number; pid: number }
@@ -16,6 +16,22 @@ export function pidDepth(pid: number | "self"): number | undefined {
   }
 }
 
+/** As `pidDepth`, of exactly the process that connected where the kernel can name it, also when pids are reused. */
+function readPeerDepth(fd: number, pid: number): number | undefined {
+  if (pid <= 0) return undefined
+  const pidFd = peerPidfd(fd)
+  if (pidFd === undefined) return pidDepth(pid)
+  try {
+    const depth = pidDepth(pid)
+    return pidfdSignal(pidFd, 0) ? depth : undefined
+  } catch (e) {
+    // EPERM: it lives and is somebody else's.
+    return codeOf(e) === "EPERM" ? pidDepth(pid) : undefined
+  } finally {
+    closeSync(pidFd)
+  }
+}
+
 /**
  * Decides by SO_PEERCRED and the peer's pid namespace, before a byte is read. `isSystem` says that uid 0 counts as
  * host. Errors: EACCES for everybody else, for a process inside a sandbox, and for one that is gone already.
@@ -24,8 +40,7 @@ export function pidDepth(pid: number | "self"): number | undefined {
 export function checkPeer(fd: number, ownerUid: number | undefined, isSystem: boolean): Peer {
   const { pid, uid } = peerCred(fd)
   const own = pidDepth("self")
-  const depth = pid > 0 ? pidDepth(pid) : undefined
-  if (own === undefined || depth === undefined || depth !== own) {
+  if (own === undefined || readPeerDepth(fd, pid) !== own) {
     throw new CtxError("EACCES", "peer is not in the pid namespace of the runtime")
   }
   if (uid === ownerUid) return { kind: "owner", uid, pid }

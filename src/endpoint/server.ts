@@ -39,8 +39,7 @@ export class Server {
   stop(): void {
     if (this.isStopping) return
     this.isStopping = true
-    this.listener.remove()
-    this.listener.server.close()
+    this.listener.close()
   }
 
   private async serve(socket: Socket): Promise<void> {
@@ -55,7 +54,8 @@ export class Server {
       }
       lingerMs = LINGER_MS
       const frame = await readFrame(socket)
-      this.watchInput(socket, output)
+      // No op of this version takes a second frame.
+      output.watchInput()
       const request = parseRequest(frame)
       checkHostRequest(peer, request)
       await this.runtime.serve(request, output)
@@ -65,13 +65,5 @@ export class Server {
     this.connections--
     this.onChange()
     await output.close(lingerMs)
-  }
-
-  /** No op of this version takes a second frame: what comes after the request is thrown away, the end is noted. */
-  private watchInput(socket: Socket, output: Output): void {
-    socket.on("data", () => undefined)
-    socket.on("end", () => output.checkPeer())
-    if (socket.readableEnded) output.checkPeer()
-    socket.resume()
   }
 }

@@ -1,0 +1,77 @@
+import { closeSync, constants, readFileSync } from "node:fs"
+import { open } from "node:fs/promises"
+import { agentMountPath } from "../abi/path.js"
+import { CtxError } from "../abi/error.js"
+import type { Interpreter } from "../policy/interpreter.js"
+import type { Source } from "../store/generation.js"
+
+const VIEW_ANSWER_MS = 2_000
+
+/** What a runtime knows about the machine it serves on; fixed for its life. */
+export interface Host {
+  source: Source
+  /** The one agent that is served. */
+  name: string
+  /** Run directory: listeners and views lie below it. */
+  runDir: string
+  /** Where the agent's own view is mounted. */
+  viewDir: string
+  /** Directories that no payload may see besides the fixed ones: the durable tree, storage, the owner's own of CortexFS. */
+  protectedDirs: string[]
+  interpreter: Interpreter
+}
+
+/** The directory of an agent's view below a run directory. root-abi 8 */
+export function findViewDir(name: string, runDir: string): string {
+  return agentMountPath(name, runDir)
+}
+
+function isMounted(dir: string): boolean {
+  return readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .some(line => {
+      const [left = "", right = ""] = line.split(" - ")
+      const path = left.split(" ")[4]?.replace(/\\([0-7]{3})/g, (_, octal) => String.fromCharCode(Number.parseInt(octal, 8)))
+      return path === dir && right.startsWith("fuse.cortexfs ")
+    })
+}
+
+async function readStatus(viewDir: string): Promise<string> {
+  const file = await open(`${viewDir}/status`, constants.O_RDONLY | constants.O_NOFOLLOW)
+  try {
+    return (await file.readFile()).toString("utf8")
+  } finally {
+    await file.close()
+  }
+}
+
+/**
+ * Makes sure that the agent's own view is a live mount of this agent. The mount is asked on the thread pool and has
+ * 2 s: a hung one must not stop the other sessions. Errors: EHOSTDOWN. agent-tool-security 6
+ */
+export async function checkView(host: Host): Promise<void> {
+  const down = (why: string, cause?: unknown) =>
+    new CtxError("EHOSTDOWN", `view of agent ${host.name} ${why}; start its mount`, { path: host.viewDir, cause })
+  if (!isMounted(host.viewDir)) throw down("is not mounted")
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(down("does not answer")), VIEW_ANSWER_MS)
+  })
+  try {
+    const status = await Promise.race([readStatus(host.viewDir), late])
+    if (!status.split("\n").includes(`agent=${host.name}`)) throw down("is that of another agent")
+  } catch (e) {
+    throw e instanceof CtxError ? e : down("cannot be read", e)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** Closes an open descriptor and never throws. */
+export function closeQuietly(fd: number): void {
+  try {
+    closeSync(fd)
+  } catch {
+    // Nothing can be done about it, and nothing was written through it.
+  }
+}

@@ -1,0 +1,105 @@
+import { accessSync, constants, statSync } from "node:fs"
+import { CtxError } from "../abi/error.js"
+import type { SendRequest } from "../abi/frame.js"
+import { STEPS_DEFAULT } from "../abi/limit.js"
+import { agentHomePath, CTX_ROOT, durableSpacePath, SANDBOX_HOME, SANDBOX_WORKSPACE } from "../abi/path.js"
+import { policyAllows } from "../policy/decision.js"
+import { tighten } from "../policy/interpreter.js"
+import { checkHostSource, checkMountSource, parseMount } from "../policy/mount.js"
+import { checkPolicy, type Policy } from "../policy/policy.js"
+import { type Agent, readAgent } from "../store/agent.js"
+import { findModel, resolveModel } from "../store/catalogue.js"
+import { probeSandbox } from "../tool/probe.js"
+import { checkCwd, type VisibleMount } from "./cwd.js"
+import { checkView, type Host } from "./host.js"
+import { authoriseModel } from "./inference.js"
+import { parseLimit, selectWindow, type Window } from "./window.js"
+
+/** What a request will run with, when nothing refuses it. */
+export interface Plan {
+  agent: Agent
+  cwd: string
+  /** Host directory for /workspace, links resolved, when the request names one. */
+  workspace?: string
+  steps: number
+  window: Window
+}
+
+/** Reads the controls of the served agent for one run. Errors: EINVAL, ENOENT naming the control; EPERM for another owner than at start. */
+export function readServedAgent(host: Host): Agent {
+  const agent = readAgent(host.source, host.name)
+  if (agent.owner !== process.getuid?.()) {
+    throw new CtxError("EPERM", `agent ${host.name} has another owner now; restart its runtime`)
+  }
+  return agent
+}
+
+/**
+ * Checks everything that must hold before a run may begin, in the order of session-abi 6.3 step 4 but for the index.
+ * Nothing is changed. Errors: EHOSTDOWN, ENOENT, ENOTDIR, EACCES, EINVAL.
+ */
+export async function planRun(host: Host, agent: Agent, request: SendRequest, cwd: string): Promise<Plan> {
+  if (request.parent !== undefined) throw new CtxError("ENOSYS", "child agents are not served yet")
+  const lines = parseMount(agent.mount, `agent/${agent.name}.d/mount`)
+  await probeSandbox(agent)
+  await checkView(host)
+  const policy = agent.policy && checkPolicy(agent.policy).policy
+  const workspace = request.workspace === undefined ? undefined : await checkWorkspace(host, request.workspace)
+  checkCwd(cwd, await listMounts(host, agent, policy, lines, workspace))
+  const model = findModel(host.source, resolveModel(host.source, agent.owner, agent.model))
+  const window = selectWindow(agent.window, model && parseLimit(model.controls.limit))
+  await authoriseModel(host, agent, request.session, "")
+  if (request.shared !== undefined) await checkSpace(host, agent, policy, request)
+  const budget = Number(agent.env.get("CTX_AGENT_STEPS") ?? STEPS_DEFAULT)
+  return { agent, cwd, workspace, steps: Math.min(budget, request.steps ?? budget), window }
+}
+
+async function checkWorkspace(host: Host, path: string): Promise<string> {
+  const source = await checkHostSource(path, host)
+  if (!statSync(source).isDirectory()) throw new CtxError("EACCES", `workspace ${path} is not a directory`)
+  try {
+    accessSync(source, constants.R_OK | constants.W_OK | constants.X_OK)
+  } catch (e) {
+    throw new CtxError("EACCES", `workspace ${path} cannot be read, written and searched by the owner`, { cause: e })
+  }
+  return source
+}
+
+/** The agent's root: what is mounted for it and visible. session-abi 5, agent-tool-security 7.3 */
+async function listMounts(
+  host: Host,
+  agent: Agent,
+  policy: Policy | undefined,
+  lines: ReturnType<typeof parseMount>,
+  workspace: string | undefined,
+): Promise<VisibleMount[]> {
+  const home = host.viewDir + agentHomePath(agent.owner, agent.name).slice(CTX_ROOT.length)
+  const mounts = new Map<string, string>([
+    [CTX_ROOT, host.viewDir],
+    [SANDBOX_HOME, home],
+    [SANDBOX_WORKSPACE, `${home}/data`],
+  ])
+  const { owner, name, subject } = agent
+  const context = { owner, name, subject, policy, viewDir: host.viewDir, protectedDirs: host.protectedDirs }
+  for (const line of lines) mounts.set(line.target, await checkMountSource(line, context))
+  if (workspace !== undefined) mounts.set(SANDBOX_WORKSPACE, workspace)
+  return [...mounts].map(([target, source]) => ({ target, source }))
+}
+
+async function checkSpace(host: Host, agent: Agent, policy: Policy | undefined, request: SendRequest): Promise<void> {
+  const space = request.shared!
+  const path = durableSpacePath(space, host.source.dataRoot)
+  if (!statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw new CtxError("ENOENT", `space ${space} does not exist`)
+  const { subject, name, uid } = agent
+  const asked = { subject, class: "shared" as const, object: space, permission: "write" }
+  const decision = policyAllows(policy, subject, "shared", space, "write")
+  const isAllowed = await tighten(decision, host.interpreter, { ...asked, agent: name, uid, session: request.session, run: "" })
+  if (!isAllowed.allow) {
+    throw new CtxError("EACCES", `policy of agent ${name} has no line: allow ${subject} shared:${space} write`)
+  }
+  try {
+    accessSync(path, constants.R_OK | constants.W_OK | constants.X_OK)
+  } catch (e) {
+    throw new CtxError("EACCES", `space ${space} cannot be written by uid ${uid}`, { cause: e })
+  }
+}
