@@ -2,33 +2,24 @@ import { execFileSync } from "node:child_process"
 import { userInfo } from "node:os"
 import { CtxError } from "../abi/error.js"
 import { isUid } from "../abi/name.js"
-
-/** A Linux account. */
-export interface Account {
-  name: string
-  uid: number
-  gid: number
-  home: string
-}
+import { findAccount } from "../native/sys.js"
 
 /**
- * Looks an account up by uid or user name through the host's name service; `undefined` when there is none.
+ * The uid of a user name through the host's name service; `undefined` when there is none.
  * Errors: `EHOSTDOWN` when the name service cannot be asked.
  */
-export function findAccount(key: number | string): Account | undefined {
-  const text = String(key)
+function findUid(user: string): number | undefined {
   // A word that begins with `-` would be an option of getent and is no user name.
-  if (!/^[A-Za-z0-9_][A-Za-z0-9_.@$-]*$/.test(text)) return undefined
+  if (!/^[A-Za-z0-9_][A-Za-z0-9_.@$-]*$/.test(user)) return undefined
   let line: string
   try {
-    line = execFileSync("/usr/bin/getent", ["passwd", text], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] })
+    line = execFileSync("/usr/bin/getent", ["passwd", user], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] })
   } catch (cause) {
     if ((cause as { status?: unknown }).status === 2) return undefined
-    throw new CtxError("EHOSTDOWN", `account ${text}: getent gave no answer`, { cause, hint: "check /usr/bin/getent" })
+    throw new CtxError("EHOSTDOWN", `account ${user}: getent gave no answer`, { cause, hint: "check /usr/bin/getent" })
   }
-  const [name = "", , uid = "", gid = "", , home = ""] = line.split("\n")[0]!.split(":")
-  if (!isUid(uid) || !isUid(gid)) throw new CtxError("EINVAL", `account ${text}: malformed entry`)
-  return { name, uid: Number(uid), gid: Number(gid), home }
+  const [name, , uid] = line.split(":")
+  return name === user && isUid(uid) ? Number(uid) : undefined
 }
 
 /** uid, gid and supplementary groups (without the gid) that a new agent's controls get (agent-tool-security.md 3.1). */
@@ -50,12 +41,16 @@ export function readOwnIdentity(): Identity {
  * Errors: `EINVAL` for uid 0, for text that is neither, and for a user that does not exist.
  */
 export function readIdentity(user: string, what: string): Identity {
-  const account = findAccount(user)
-  if (account === undefined && !isUid(user)) {
+  const uid = isUid(user) ? Number(user) : findUid(user)
+  if (uid === undefined) {
     throw new CtxError("EINVAL", `${what}: there is no user ${JSON.stringify(user)}`, { hint: "name a user or a uid" })
   }
-  const uid = account?.uid ?? Number(user)
   if (uid === 0)
     throw new CtxError("EINVAL", `${what}: agents never belong to uid 0`, { hint: "name an ordinary user" })
-  return { uid, gid: account?.gid ?? uid, groups: [] }
+  return { uid, gid: findAccount(uid)?.gid ?? uid, groups: [] }
+}
+
+/** As `readIdentity`; `undefined` when there is no such user. */
+export function findIdentity(user: string): Identity | undefined {
+  return findUid(user) === undefined ? undefined : readIdentity(user, user)
 }

@@ -5,7 +5,7 @@ import { issueError, refuse } from "../abi/issue.js"
 import { isCleanPath, isModelReference, isName, isUid, validateName } from "../abi/name.js"
 import { agentHomePath, CTX_ROOT, homePath, isAtOrBelow, rootEntryPath } from "../abi/path.js"
 import { AGENT_ABI } from "../abi/product.js"
-import { findAccount } from "./account.js"
+import { findAccount } from "../native/sys.js"
 import { readFileNofollow } from "./file.js"
 import type { Source } from "./generation.js"
 
