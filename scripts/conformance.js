@@ -117,19 +117,22 @@ function findRevisions(root) {
   return ["HEAD", "HEAD^"].filter(name => git(root, "rev-parse", "--verify", "--quiet", name) !== undefined)
 }
 
+/** Every test title of a checkout. @param {string} root @returns {Title[]} */
+export function readTitles(root) {
+  return findTests(join(root, "test")).flatMap(file => parseTitles(readFileSync(file, "utf8"), relative(root, file)))
+}
+
 /**
- * Reads documents and titles of a checkout and gives per document the items with their titles, and every failure.
+ * Reads the documents of a checkout and gives per document the items with their titles, and every failure.
  * @param {string} root
+ * @param {Title[]} titles
  */
-export function checkConformance(root) {
+export function checkConformance(root, titles = readTitles(root)) {
   const spec = join(root, "spec")
   const failures = []
   const listed = parseDocuments(readFileSync(join(spec, "README.md"), "utf8"))
   if (listed.length === 0) failures.push("spec/README.md section 1 lists no document")
   const prefixes = listed.map(document => document.prefix)
-  const titles = findTests(join(root, "test")).flatMap(file =>
-    parseTitles(readFileSync(file, "utf8"), relative(root, file)),
-  )
   const revisions = findRevisions(root)
   const documents = listed.map(({ file, prefix }) => {
     const path = join(spec, file)
