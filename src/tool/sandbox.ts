@@ -1,0 +1,374 @@
+import { type ChildProcess, spawn } from "node:child_process"
+import { closeSync, readFileSync, writeSync } from "node:fs"
+import { Socket } from "node:net"
+import { Readable, type Writable } from "node:stream"
+import { setTimeout as sleep } from "node:timers/promises"
+import { isErrnoName } from "../abi/errno.js"
+import { CtxError, codeOf } from "../abi/error.js"
+import { KILL_GRACE_MS } from "../abi/limit.js"
+import { SANDBOX_ENTER } from "../abi/path.js"
+import { memfd, pidfdOpen, pidfdSignal, pidfdWait, pipe, seccompProgram } from "../native/sys.js"
+import { checkIdentity, type Identity } from "./identity.js"
+import { etcFiles, findCwdFault, type Layout, type Place, planLayout, treeArguments } from "./layout.js"
+import { BWRAP, checkBwrap, findKernelFault, sandboxDown } from "./probe.js"
+
+const SETPRIV = "/usr/bin/setpriv"
+const SIGTERM = 15
+const SIGKILL = 9
+/** How long bubblewrap may take to build a sandbox; a mount that hangs must not hold a run for ever. */
+const BUILD_WAIT_MS = 10_000
+const USERNS_ID = 1000
+/** Descriptor numbers inside, the first two known to the entry program. */
+const FIRST_FD = { payload: 3, status: 4, block: 5, seccomp: 6, etc: 7 }
+
+/** One payload to be started in a sandbox of its own (agent-tool-security 7). */
+export interface Launch extends Place {
+  /** The payload as it was checked, O_PATH; it stays the caller's. */
+  payloadFd: number
+  /** Host path under which the payload was found. */
+  payloadPath: string
+  /** Arguments of the payload behind its own name. */
+  args: readonly string[]
+  /** The whole environment, from `payloadEnv`. */
+  env: Readonly<Record<string, string>>
+  /** Working directory inside; must exist there. */
+  cwd: string
+  /** Host path of the run's control socket. */
+  controlSocket?: string
+  /** stdout and stderr are one pipe, so that their order is exact; then `stderr` is empty. */
+  isJoined?: boolean
+  /** Called with bubblewrap's pid and start time while nothing of the payload has run yet. */
+  onHeld?: (pid: number, startTime: string) => void
+  /** Ends the sandbox, also while it is being built. */
+  signal?: AbortSignal
+}
+
+/** How a payload's first process ended. */
+export interface Exit {
+  code: number | null
+  signal: NodeJS.Signals | null
+}
+
+/** A payload that runs. Its streams must be read to their end or destroyed. */
+export interface Sandboxed {
+  /** bubblewrap's pid: every process of the sandbox descends from it. */
+  pid: number
+  /** Start time of that process in clock ticks after boot, as in /proc/PID/stat. */
+  startTime: string
+  stdin: Writable
+  stdout: Readable
+  stderr: Readable
+  /** Resolves when the payload has ended and no process of the sandbox exists any more. Never rejects. */
+  exited: Promise<Exit>
+  /** SIGTERM to the payload's group, `graceMs` (250), SIGKILL; resolves when no process is left (7.8). */
+  end(graceMs?: number): Promise<void>
+}
+
+function closeAll(fds: Iterable<number>): void {
+  for (const fd of fds) {
+    try {
+      closeSync(fd)
+    } catch {
+      // Nothing was written through it that could be lost.
+    }
+  }
+}
+
+/** Fields of /proc/PID/stat behind the name; undefined when there is no such process. */
+function readStat(pid: number): string[] | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, "utf8")
+    return text.slice(text.lastIndexOf(")") + 2).split(" ")
+  } catch {
+    return undefined
+  }
+}
+
+/** Start time of a process in clock ticks after boot; undefined when it is gone. */
+export function findStartTime(pid: number): string | undefined {
+  return readStat(pid)?.[19]
+}
+
+function findChild(pid: number): number | undefined {
+  try {
+    const child = Number(readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ")[0])
+    return child > 0 ? child : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** Exit of the payload from that of bubblewrap, which reports a signal as 128 + its number. */
+function readExit(code: number | null, signal: NodeJS.Signals | null): Exit {
+  const names: Record<number, NodeJS.Signals> = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    31: "SIGSYS",
+  }
+  const name = code !== null && code > 128 ? names[code - 128] : undefined
+  return name === undefined ? { code, signal } : { code: null, signal: name }
+}
+
+/** Arguments of agent-tool-security 7.2 in its order. */
+function bwrapArguments(identity: Identity, l: Launch, tree: string[]): string[] {
+  const args = [
+    "--unshare-user",
+    "--disable-userns",
+    "--unshare-ipc",
+    "--unshare-pid",
+    "--unshare-uts",
+    "--unshare-cgroup",
+  ]
+  args.push("--unshare-net")
+  if (l.agent.iso === "userns") args.push("--uid", String(USERNS_ID), "--gid", String(USERNS_ID))
+  args.push("--hostname", "cortexfs", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv")
+  for (const [key, value] of Object.entries(l.env)) args.push("--setenv", key, value)
+  args.push(...tree, "--chdir", l.cwd, "--block-fd", String(FIRST_FD.block), "--seccomp", String(FIRST_FD.seccomp))
+  args.push("--", SANDBOX_ENTER, ...l.args)
+  if (identity.isTaken) return [BWRAP, ...args]
+  const { uid, gid, groups } = identity
+  const others = groups.length > 0 ? `--groups=${groups.join(",")}` : "--clear-groups"
+  return [
+    SETPRIV,
+    `--reuid=${uid}`,
+    `--regid=${gid}`,
+    others,
+    "--inh-caps=-all",
+    "--ambient-caps=-all",
+    "--",
+    BWRAP,
+    ...args,
+  ]
+}
+
+/** A built but perhaps still held sandbox and the means to end it. */
+class Box {
+  readonly exited: Promise<Exit>
+  private initFd: number | undefined
+  private isOver = false
+
+  constructor(readonly child: ChildProcess) {
+    this.exited = new Promise(resolve => {
+      child.once("error", () => resolve({ code: null, signal: null }))
+      child.once("exit", (code, signal) => resolve(this.reap(readExit(code, signal))))
+    })
+  }
+
+  /**
+   * Takes a descriptor of the init of the new pid namespace. bubblewrap ends as soon as the payload does, its init a
+   * moment later; only this descriptor tells when the last process is gone. The sandbox is held meanwhile, so the
+   * init is there for sure as soon as it is made.
+   */
+  async findInit(pid: number, deadline: number): Promise<void> {
+    for (let tries = 0; !this.isOver; tries++) {
+      const init = findChild(pid)
+      if (init !== undefined) {
+        const fd = pidfdOpen(init)
+        // The number could have gone to another process only if bubblewrap had lost its child and forked again.
+        if (readStat(init)?.[1] === String(pid)) {
+          this.initFd = fd
+          return
+        }
+        closeSync(fd)
+      }
+      if (Date.now() > deadline) throw sandboxDown("bubblewrap does not get ready")
+      await sleep(tries < 20 ? 1 : 5)
+    }
+  }
+
+  private async reap(exit: Exit): Promise<Exit> {
+    if (this.initFd !== undefined) {
+      this.signal(SIGKILL)
+      // A process in uninterruptible sleep ends when its system call does; before that the end is not reported.
+      while (!(await pidfdWait(this.initFd, 60_000))) {}
+      closeSync(this.initFd)
+      this.initFd = undefined
+    }
+    this.isOver = true
+    return exit
+  }
+
+  private signal(number: number, group = false): boolean {
+    return this.initFd !== undefined && pidfdSignal(this.initFd, number, { group })
+  }
+
+  async end(graceMs: number): Promise<void> {
+    if (this.isOver) return
+    // The session of the payload is led by the init, which takes no SIGTERM itself.
+    if (graceMs > 0 && this.signal(SIGTERM, true)) {
+      const stop = new AbortController()
+      await Promise.race([this.exited, sleep(graceMs, undefined, { signal: stop.signal }).catch(() => undefined)])
+      stop.abort()
+    }
+    if (this.initFd !== undefined) this.signal(SIGKILL)
+    else this.child.kill("SIGKILL")
+    await this.exited
+  }
+}
+
+/** Lets a held bubblewrap go on; one that has ended already needs no word. */
+function release(blockFd: number): void {
+  try {
+    writeSync(blockFd, "\n")
+  } catch (e) {
+    if (codeOf(e) !== "EPIPE") throw e
+  }
+}
+
+/** Reads the status pipe to its end: undefined when the payload runs, else why it does not. */
+async function readStatus(status: Readable): Promise<string | undefined> {
+  let text = ""
+  for await (const chunk of status) text += chunk
+  if (text === "") return "unbuilt"
+  return text === "\n" ? undefined : text.trim()
+}
+
+/** The error for a sandbox whose payload has not run. */
+async function findFault(
+  word: string,
+  stderr: Readable,
+  identity: Identity,
+  layout: Layout,
+  cwd: string,
+): Promise<CtxError> {
+  if (word !== "unbuilt") {
+    if (!isErrnoName(word)) return sandboxDown(`entry program ends with ${word}`)
+    return word === "EHOSTDOWN"
+      ? sandboxDown("a restriction is not in force")
+      : new CtxError(word, "payload cannot be executed")
+  }
+  const missing = await findCwdFault(layout, cwd)
+  if (missing !== undefined) return missing
+  const kernel = findKernelFault(identity.uid, identity.gid)
+  if (kernel !== undefined) return kernel
+  let text = ""
+  for await (const chunk of stderr) if (text.length < 4096) text += chunk
+  const line = text.split("\n").find(one => one.trim() !== "")
+  return sandboxDown(line?.replace(/^bwrap: /, "").slice(0, 300) ?? "bubblewrap ends without a word")
+}
+
+/**
+ * Starts a payload in a new sandbox and resolves once it executes. Everything is proved anew; doubt means it does not
+ * run and no process is left. Errors: EHOSTDOWN naming the layer, ENOENT (a mount source, the working directory),
+ * EACCES (a refused source; another inode lies at the payload's path), EPERM (identity), EINVAL (controls), ENOEXEC,
+ * ECANCELED (`signal`). agent-tool-security 3.1, 6, 7
+ */
+export async function launch(l: Launch): Promise<Sandboxed> {
+  const identity = checkIdentity(l.agent)
+  await checkBwrap()
+  const layout = await planLayout(l)
+  if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
+  return await build(l, identity, layout)
+}
+
+async function build(l: Launch, identity: Identity, layout: Layout): Promise<Sandboxed> {
+  const inside = new Set<number>()
+  const outside = new Set<number>()
+  let box: Box | undefined
+  try {
+    const addPipe = (isRead: boolean): [number, number] => {
+      const [read, write] = pipe()
+      outside.add(isRead ? read : write)
+      inside.add(isRead ? write : read)
+      return isRead ? [read, write] : [write, read]
+    }
+    const addFile = (name: string, data: Buffer): number => {
+      const fd = memfd(name, data)
+      inside.add(fd)
+      return fd
+    }
+    const [stdinFd, stdinInside] = addPipe(false)
+    const [stdoutFd, stdoutInside] = addPipe(true)
+    const [stderrFd, stderrInside] = l.isJoined ? [-1, stdoutInside] : addPipe(true)
+    const [statusFd, statusInside] = addPipe(true)
+    const [blockFd, blockInside] = addPipe(false)
+    const isUserns = l.agent.iso === "userns"
+    const files = Object.entries(
+      etcFiles(l.agent, isUserns ? USERNS_ID : identity.uid, isUserns ? USERNS_ID : identity.gid),
+    )
+    const stdio = [stdinInside, stdoutInside, stderrInside, l.payloadFd, statusInside, blockInside]
+    stdio.push(addFile("seccomp", seccompProgram()), ...files.map(([name, data]) => addFile(name, data)))
+    const etcFds = Object.fromEntries(files.map(([name], i) => [name, FIRST_FD.etc + i]))
+    const { payloadPath, controlSocket } = l
+    const tree = await treeArguments(
+      layout,
+      controlSocket === undefined ? { payloadPath, etcFds } : { payloadPath, controlSocket, etcFds },
+    )
+    const [file, ...args] = bwrapArguments(identity, l, tree)
+
+    const deadline = Date.now() + BUILD_WAIT_MS
+    const child = spawn(file!, args, { stdio, env: {}, cwd: "/", detached: true })
+    closeAll(inside)
+    inside.clear()
+    box = new Box(child)
+    const { pid } = child
+    const startTime = pid === undefined ? undefined : findStartTime(pid)
+    if (pid === undefined || startTime === undefined) throw sandboxDown(`${file} cannot be started`)
+
+    const wrap = (fd: number, options: { readable?: boolean; writable?: boolean }) => {
+      outside.delete(fd)
+      return new Socket({ fd, readable: options.readable === true, writable: options.writable === true })
+    }
+    const stdin = wrap(stdinFd, { writable: true })
+    const stdout = wrap(stdoutFd, { readable: true })
+    const stderr = l.isJoined ? undefined : wrap(stderrFd, { readable: true })
+    const status = wrap(statusFd, { readable: true })
+    const streams = [stdin, stdout, status, ...(stderr ? [stderr] : [])]
+    const current = box
+    const cancel = () => void current.end(KILL_GRACE_MS)
+    l.signal?.addEventListener("abort", cancel, { once: true })
+    let isLate = false
+    const late = setTimeout(() => {
+      isLate = true
+      void current.end(0)
+    }, BUILD_WAIT_MS)
+    // A payload that does not read its input is no fault of the writer.
+    stdin.on("error", () => undefined)
+    try {
+      await current.findInit(pid, deadline)
+      l.onHeld?.(pid, startTime)
+      if (!l.signal?.aborted) release(blockFd)
+      const word = await readStatus(status)
+      if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
+      if (isLate) throw sandboxDown(`not built in ${BUILD_WAIT_MS / 1000} s`)
+      if (word !== undefined) throw await findFault(word, stderr ?? stdout, identity, layout, l.cwd)
+    } catch (e) {
+      l.signal?.removeEventListener("abort", cancel)
+      for (const stream of streams) stream.destroy()
+      throw e
+    } finally {
+      clearTimeout(late)
+    }
+    void current.exited.then(() => l.signal?.removeEventListener("abort", cancel))
+    return {
+      pid,
+      startTime,
+      stdin,
+      stdout,
+      stderr: stderr ?? Readable.from([]),
+      exited: current.exited,
+      end: (graceMs = KILL_GRACE_MS) => current.end(graceMs),
+    }
+  } catch (e) {
+    closeAll(outside)
+    await box?.end(0)
+    throw e
+  } finally {
+    closeAll(inside)
+  }
+}
