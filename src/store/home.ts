@@ -42,7 +42,10 @@ function ensureDir(parentFd: number, name: string, mode: number): boolean {
 /** Runs `use` with the file rights of another user, where this process may take them, so that his links lead nowhere new. */
 function actAs(who: Identity, use: () => void): void {
   const uid = process.geteuid!()
-  if (uid !== 0) return use()
+  if (uid !== 0) {
+    use()
+    return
+  }
   const gid = process.getegid!()
   const groups = process.getgroups!()
   process.setgroups!([who.gid])
