@@ -42,16 +42,16 @@ export async function proveHistory(
 }
 
 /**
- * Verifies a session directory: a report for each of both files; reads only. `lockDirFd` is the same directory on the
- * durable tree, where the history lock is taken while the sizes are noted; absent, the directory itself is it.
+ * Verifies a session directory: a report for each of both files; reads only. `backingFd` is the same directory on the
+ * durable tree, where the history lock is taken while the sizes are noted.
  * Errors: `ENOENT`, `EACCES`; `EIO` a link or special file stands where a history file belongs.
  */
-export async function verifySession(dirFd: number, lockDirFd = dirFd): Promise<Proof[]> {
+export async function verifySession(dirFd: number, backingFd: number | undefined): Promise<Proof[]> {
   const messagesFd = openPlain(dirFd, "messages.jsonl")
   try {
     const eventsFd = openPlain(dirFd, "events.jsonl")
     try {
-      const stamp = await noteSizes(messagesFd, eventsFd, lockDirFd)
+      const stamp = await noteSizes(messagesFd, eventsFd, backingFd)
       return await proveHistory(messagesFd, eventsFd, stamp, new Ledger())
     } finally {
       closeSync(eventsFd)
@@ -61,9 +61,16 @@ export async function verifySession(dirFd: number, lockDirFd = dirFd): Promise<P
   }
 }
 
-/** Both files' facts at one moment, under the shared history lock, which is released before anything is read. */
-export async function noteSizes(messagesFd: number, eventsFd: number, lockDirFd: number): Promise<Stamp> {
-  const lockFd = openPlain(lockDirFd, "messages.jsonl")
+/**
+ * Both files' facts at one moment, under the shared history lock, which is released before anything is read. Where the
+ * durable tree cannot be seen the events are noted first: what they speak of is then in the messages.
+ */
+export async function noteSizes(messagesFd: number, eventsFd: number, backingFd: number | undefined): Promise<Stamp> {
+  if (backingFd === undefined) {
+    const events = statFd(eventsFd)
+    return { messages: statFd(messagesFd), events }
+  }
+  const lockFd = openPlain(backingFd, "messages.jsonl")
   try {
     await lockHistory(lockFd, "sh")
     return { messages: statFd(messagesFd), events: statFd(eventsFd) }
