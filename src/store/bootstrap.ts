@@ -1,5 +1,5 @@
 import { closeSync, constants, readlinkSync, realpathSync } from "node:fs"
-import { CtxError } from "../abi/error.js"
+import { CtxError, toCtxError } from "../abi/error.js"
 import { dataRootOf } from "../abi/path.js"
 import { AT_FDCWD, flock, O_PATH, openat2, syncfs } from "../native/sys.js"
 import { ensureSkeleton } from "./home.js"
@@ -27,9 +27,19 @@ export interface Checked {
   line: string
 }
 
+/** The real path of a source. Errors: `ENOENT`, `ENOTDIR` and others, with the path. */
+function resolveSource(path: string): string {
+  try {
+    return realpathSync.native(path)
+  } catch (cause) {
+    const { code } = toCtxError(cause)
+    throw new CtxError(code, path, { path, cause, hint: "name a directory that is there" })
+  }
+}
+
 /** Opens the tree at `path` for reading, also where the caller may not list it. */
 function openTree(path: string, options: BootstrapOptions): DiskTree {
-  const dir = realpathSync.native(path)
+  const dir = resolveSource(path)
   return new DiskTree(openat2(AT_FDCWD, dir, O_PATH | O_DIRECTORY | O_NOFOLLOW), readSetting(options))
 }
 
@@ -48,7 +58,7 @@ export function planBootstrap(path: string, options: BootstrapOptions = {}): Pla
 
 /** The version in a tree's state file, also one that is refused; `undefined` when it cannot be told. */
 export function findTreeVersion(path: string): number | undefined {
-  const dirFd = openat2(AT_FDCWD, realpathSync.native(path), O_PATH | O_DIRECTORY | O_NOFOLLOW)
+  const dirFd = openat2(AT_FDCWD, resolveSource(path), O_PATH | O_DIRECTORY | O_NOFOLLOW)
   try {
     return findState(dirFd)?.treeVersion
   } catch {
@@ -81,7 +91,7 @@ export function checkBootstrap(path: string, options: BootstrapOptions = {}): Ch
 
 /** Opens and locks a plain source for writing. */
 function lockSource(path: string): number {
-  const dir = realpathSync.native(path)
+  const dir = resolveSource(path)
   const fd = openat2(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW)
   try {
     // The kernel's own name, so that no link makes a published generation look like a plain directory.

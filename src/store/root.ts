@@ -1,7 +1,7 @@
 import { closeSync, constants, fstatSync, fsyncSync, mkdirSync } from "node:fs"
 import { homedir } from "node:os"
 import { basename, dirname } from "node:path"
-import { CtxError, codeOf } from "../abi/error.js"
+import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { isCleanPath } from "../abi/name.js"
 import { storagePath, userStateDir } from "../abi/path.js"
 import { AT_FDCWD, flock, mkdirat, O_PATH, openat2, RESOLVE_NO_SYMLINKS } from "../native/sys.js"
@@ -51,6 +51,15 @@ export function checkRoot(fd: number, path: string): void {
   if ((stat.mode & 0o022) !== 0) throw new CtxError("EACCES", `${path}: others may write it`, { path, hint })
 }
 
+function openReal(parentFd: number, name: string, path: string): number {
+  try {
+    return openat2(parentFd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_NO_SYMLINKS)
+  } catch (cause) {
+    const { code } = toCtxError(cause)
+    throw new CtxError(code, `${path}: not a real directory`, { path, cause, hint: "put a directory there" })
+  }
+}
+
 /** Opens one root, making it when it is missing. Errors: `ELOOP` for a link, `ENOTDIR`, `EACCES`. */
 function openRoot(parentFd: number, name: string, path: string): number {
   const mode = process.geteuid!() === 0 ? 0o755 : 0o700
@@ -61,7 +70,7 @@ function openRoot(parentFd: number, name: string, path: string): number {
   } catch (error) {
     if (codeOf(error) !== "EEXIST") throw error
   }
-  const fd = openat2(parentFd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_NO_SYMLINKS)
+  const fd = openReal(parentFd, name, path)
   try {
     checkRoot(fd, path)
     if (isMade) fsyncDirFd(parentFd)
@@ -69,6 +78,16 @@ function openRoot(parentFd: number, name: string, path: string): number {
   } catch (error) {
     closeSync(fd)
     throw error
+  }
+}
+
+/** The directory above the data root, links followed: it is the administrator's. */
+function openAbove(path: string): number {
+  try {
+    return openat2(AT_FDCWD, path, O_PATH | O_DIRECTORY)
+  } catch (cause) {
+    const { code } = toCtxError(cause)
+    throw new CtxError(code, path, { path, cause, hint: "make this directory, then run again" })
   }
 }
 
@@ -91,7 +110,7 @@ export function openRoots(path: string): Roots {
   const opened: number[] = []
   try {
     if (dataRoot === "/") throw new CtxError("EINVAL", `${path}: the root directory is no data root`, { path })
-    opened.push(openat2(AT_FDCWD, dirname(dataRoot), O_PATH | O_DIRECTORY))
+    opened.push(openAbove(dirname(dataRoot)))
     for (const [name, at] of [
       [basename(dataRoot), dataRoot],
       ["storage", path],

@@ -5,6 +5,7 @@ import {
   fchownat,
   fstatat,
   mkdirat,
+  O_PATH,
   openat2,
   RESOLVE_NO_XDEV,
   readlinkat,
@@ -111,15 +112,16 @@ export class DiskTree implements Tree {
     readonly setting: Setting,
   ) {}
 
-  #openDir(path: string): number {
-    const flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW
+  #openDir(path: string, access: number): number {
+    const flags = access | O_DIRECTORY | O_NOFOLLOW
     return openat2(this.dirFd, path === "" ? "." : path, flags, 0, RESOLVE_STRICT | RESOLVE_NO_XDEV)
   }
 
   /** Runs `use` with the parent directory of `path` and its last name. */
   #at<T>(path: string, use: (parentFd: number, name: string) => T): T {
     const parent = dirname(path)
-    const parentFd = this.#openDir(parent === "." ? "" : parent)
+    // O_PATH: a name can be looked up where the directory may not be listed, as in a generation by an ordinary user.
+    const parentFd = this.#openDir(parent === "." ? "" : parent, O_PATH)
     try {
       return use(parentFd, path.slice(parent === "." ? 0 : parent.length + 1))
     } finally {
@@ -160,7 +162,7 @@ export class DiskTree implements Tree {
   list(path: string): string[] {
     let fd: number
     try {
-      fd = this.#openDir(path)
+      fd = this.#openDir(path, O_RDONLY)
     } catch (error) {
       if (["ELOOP", "ENOTDIR"].includes(codeOf(error) ?? "")) throw notA(path, "directory")
       throw error
