@@ -1,4 +1,3 @@
-import type { Observation } from "../abi/envelope.js"
 import { CtxError } from "../abi/error.js"
 import type { ToolCallFrame } from "../abi/frame.js"
 import type { ToolResult } from "../session/recorder.js"
@@ -6,7 +5,9 @@ import { readAgent } from "../store/agent.js"
 import { authoriseTool } from "../tool/authorise.js"
 import { runTool } from "../tool/run.js"
 import type { Control } from "./control.js"
+import type { Observation } from "./envelope.js"
 import { describeFailure } from "./frame.js"
+import { checkView } from "./host.js"
 import { shortenText } from "./observation.js"
 import { invalidOutput, type Program } from "./program.js"
 import type { RunFacts } from "./run.js"
@@ -54,16 +55,49 @@ export class Caller {
     }
   }
 
-  private async perform(call: ToolCallFrame, signal: AbortSignal): Promise<{ status: "ok" | "error"; content: string; truncated: boolean }> {
+  private async perform(
+    call: ToolCallFrame,
+    signal: AbortSignal,
+  ): Promise<{ status: "ok" | "error"; content: string; truncated: boolean }> {
     try {
-      const { host, agent: begun } = this.facts
-      const agent = readAgent(host.source, begun.name)
-      const grant = await authoriseTool({ agent, source: host.source, name: call.name, args: call.arguments })
+      const { host, agent: begun, session, cwd, workspace } = this.facts
+      const { source, interpreter, viewDir, protectedDirs } = host
+      const agent = readAgent(source, begun.name)
+      const { run } = this
+      const grant = await authoriseTool({
+        agent,
+        source,
+        name: call.name,
+        args: call.arguments,
+        interpreter,
+        session,
+        run,
+      })
       if (agent.approval === "ask") {
         grant.close()
         return await this.deny(call)
       }
-      return await runTool(grant, { signal })
+      let held = 0
+      try {
+        await checkView(host)
+        return await runTool(grant, {
+          session,
+          run,
+          cwd,
+          viewDir,
+          workspaceDir: workspace,
+          protectedDirs,
+          controlSocket: this.control.path,
+          signal,
+          onHeld: (pid, startTime) => {
+            held = pid
+            this.control.register("tool", pid, startTime)
+          },
+        })
+      } finally {
+        grant.close()
+        this.control.unregister(held)
+      }
     } catch (e) {
       if (signal.aborted) return { status: "error", content: "", truncated: false }
       const { code, message } = describeFailure(e)

@@ -1,6 +1,5 @@
-import type { ControlModel } from "../abi/socket.js"
+import type { ControlModel } from "./ask.js"
 import type { Channel } from "./channel.js"
-import type { StepProcess } from "./program.js"
 
 /** What every request on a run's control socket must carry. agent-runtime 12 */
 export interface ControlFacts {
@@ -11,20 +10,14 @@ export interface ControlFacts {
   uid: number
 }
 
-/** A sandboxed process whose descendants may use the control socket. */
-export interface Admitted extends StepProcess {
-  /** Root of the sandbox as seen from here. */
-  readonly rootPid: number
-  /** Its start time, field 22 of /proc/PID/stat. */
-  readonly startTime: string
-}
-
 /** The control socket of one run, host side. */
 export interface Control {
   /** Path of the socket outside the sandbox. */
   readonly path: string
-  /** Starts a process and honours its requests by `kind` from its first instruction on until it has exited. */
-  admit<P extends Admitted>(kind: "step" | "tool", start: () => Promise<P>): Promise<P>
+  /** Honours requests of this sandbox's processes; called while the sandbox is still held. `startTime`: field 22 of /proc/PID/stat. */
+  register(kind: "step" | "tool", rootPid: number, startTime: string): void
+  /** Honours nothing more from there. */
+  unregister(rootPid: number): void
   /** Closes the socket; what still comes is refused. */
   close(): Promise<void>
 }

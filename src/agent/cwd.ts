@@ -1,5 +1,5 @@
 import { constants, fstatSync, statSync } from "node:fs"
-import { codeOf, CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import { isAtOrBelow } from "../abi/path.js"
 import { AT_FDCWD, O_PATH, openat2, RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS } from "../native/sys.js"
 import { closeQuietly } from "./host.js"

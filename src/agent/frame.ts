@@ -1,4 +1,4 @@
-import { isErrnoName } from "../abi/errno.js"
+import { type ErrnoName, isErrnoName } from "../abi/errno.js"
 import { toCtxError } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
 
@@ -8,7 +8,7 @@ export function formatFrame(frame: object): string {
 }
 
 /** Code and text of a failure as frames and rows carry them: an errno name, never an internal word. session-abi 15 */
-export function describeFailure(e: unknown): { code: string; message: string } {
+export function describeFailure(e: unknown): { code: ErrnoName; message: string } {
   const error = toCtxError(e)
   if (isErrnoName(error.code)) return { code: error.code, message: error.message }
   if (error.code === "cancelled") return { code: "ECANCELED", message: error.message }

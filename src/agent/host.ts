@@ -1,7 +1,7 @@
-import { closeSync, constants, readFileSync } from "node:fs"
+import { closeSync, constants, existsSync, readFileSync } from "node:fs"
 import { open } from "node:fs/promises"
-import { agentMountPath } from "../abi/path.js"
 import { CtxError } from "../abi/error.js"
+import { type UserPlace, userConfigDir, userStateDir } from "../abi/path.js"
 import type { Interpreter } from "../policy/interpreter.js"
 import type { Source } from "../store/generation.js"
 
@@ -12,18 +12,22 @@ export interface Host {
   source: Source
   /** The one agent that is served. */
   name: string
-  /** Run directory: listeners and views lie below it. */
-  runDir: string
   /** Where the agent's own view is mounted. */
   viewDir: string
   /** Directories that no payload may see besides the fixed ones: the durable tree, storage, the owner's own of CortexFS. */
-  protectedDirs: string[]
+  readonly protectedDirs: readonly string[]
   interpreter: Interpreter
 }
 
-/** The directory of an agent's view below a run directory. root-abi 8 */
-export function findViewDir(name: string, runDir: string): string {
-  return agentMountPath(name, runDir)
+/**
+ * The directories of a host that no payload may see: the durable tree with its storage, what programs of CortexFS were
+ * pointed to, and the owner's own of CortexFS as far as they are there. tool-policy-abi 9
+ */
+export function listProtected(source: Source, dirs: readonly string[], owner: UserPlace | undefined): string[] {
+  const { dir, dataRoot } = source
+  const own = owner === undefined ? [] : [userConfigDir(owner), userStateDir(owner)]
+  const durable = ["home", "shared", "storage"].map(name => `${dataRoot}/${name}`)
+  return [dir, ...durable.filter(path => existsSync(path)), ...dirs, ...own.filter(path => existsSync(path))]
 }
 
 function isMounted(dir: string): boolean {
@@ -31,7 +35,9 @@ function isMounted(dir: string): boolean {
     .split("\n")
     .some(line => {
       const [left = "", right = ""] = line.split(" - ")
-      const path = left.split(" ")[4]?.replace(/\\([0-7]{3})/g, (_, octal) => String.fromCharCode(Number.parseInt(octal, 8)))
+      const path = left
+        .split(" ")[4]
+        ?.replace(/\\([0-7]{3})/g, (_, octal) => String.fromCharCode(Number.parseInt(octal, 8)))
       return path === dir && right.startsWith("fuse.cortexfs ")
     })
 }

@@ -1,31 +1,19 @@
 import { CtxError } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
 import { MODEL_TIMEOUT_MS } from "../abi/limit.js"
-import type { Message, ToolOffer } from "../abi/message.js"
-import type { ControlModel } from "../abi/socket.js"
-import { getDriver, type ModelEvent } from "../model/driver.js"
+import { getDriver, type Message, type ModelEvent, type UsageEvent } from "../model/driver.js"
 import { policyAllowsModel } from "../policy/decision.js"
 import { tighten } from "../policy/interpreter.js"
 import { checkPolicy } from "../policy/policy.js"
 import { type Agent, readAgent } from "../store/agent.js"
 import { resolveModel } from "../store/catalogue.js"
-import { listOffers } from "../tool/offer.js"
+import type { ControlModel } from "./ask.js"
 import type { Channel } from "./channel.js"
 import type { ServeModel } from "./control.js"
 import { describeFailure, formatFrame } from "./frame.js"
 import type { Host } from "./host.js"
+import { listOffers } from "./offer.js"
 import type { Window } from "./window.js"
-
-/** What one model call used, as its driver tells it. */
-export interface ModelUsage {
-  model?: string
-  input_tokens: number
-  output_tokens: number
-  cached_tokens?: number
-  cache_write_tokens?: number
-  elapsed_ms?: number
-  tool_calls?: string[]
-}
 
 /** What an inference needs of its run. */
 export interface InferenceFacts {
@@ -37,7 +25,7 @@ export interface InferenceFacts {
   system: string
   window: Window
   /** Stores and sends one usage row. */
-  recordUsage: (usage: ModelUsage) => Promise<void>
+  recordUsage: (usage: UsageEvent) => Promise<void>
 }
 
 /**
@@ -93,7 +81,9 @@ export class Inference {
       await this.call(now, request, channel, AbortSignal.any([signal, late]))
       await channel.send(formatFrame({ type: "end", request_id: request.request_id, status: "ok" }))
     } catch (e) {
-      const failure = late.aborted ? new CtxError("ETIMEDOUT", `model call took more than ${MODEL_TIMEOUT_MS / 1000} s`) : e
+      const failure = late.aborted
+        ? new CtxError("ETIMEDOUT", `model call took more than ${MODEL_TIMEOUT_MS / 1000} s`)
+        : e
       const { code, message } = describeFailure(failure)
       this.failure = new CtxError(code, message, { cause: e })
       await channel.send(formatFrame({ type: "end", request_id: request.request_id, status: "error", code, message }))
@@ -112,14 +102,14 @@ export class Inference {
     if (budget !== undefined && Buffer.byteLength(formatRow(messages)) > budget) {
       throw new CtxError("EMSGSIZE", `messages are longer than the ${budget} bytes of the window`)
     }
-    const tools = await this.offers(begun, request.tools)
+    const tools = listOffers(facts.host.source, begun, request.tools)
     const driver = await getDriver(facts.host.source, model)
     const { effort, max_output_tokens: maxOutputTokens } = request
     let failure: CtxError | undefined
     for await (const event of driver.call({ model, messages, tools, effort, maxOutputTokens, signal })) {
       if (signal.aborted) break
       if (event.type === "error" && event.recoverable !== true) {
-        failure = new CtxError(event.code as CtxError["code"], event.message)
+        failure = new CtxError(event.code, event.message)
       } else if (event.type === "done") {
         if (event.status !== "ok") failure ??= new CtxError("EIO", "model call ended without an answer")
         break
@@ -135,10 +125,5 @@ export class Inference {
     if (event.type === "usage") await this.facts.recordUsage(event)
     const { type, ...fields } = event
     await channel.send(formatFrame({ type, request_id: requestId, ...fields }))
-  }
-
-  /** The declared tools that this agent may run now, with description and schema; others are not shown. */
-  private async offers(agent: Agent, names: readonly string[]): Promise<ToolOffer[]> {
-    return names.length === 0 ? [] : await listOffers({ agent, source: this.facts.host.source, names })
   }
 }

@@ -2,15 +2,17 @@ import { accessSync, constants, statSync } from "node:fs"
 import { CtxError } from "../abi/error.js"
 import type { SendRequest } from "../abi/frame.js"
 import { STEPS_DEFAULT } from "../abi/limit.js"
-import { agentHomePath, CTX_ROOT, durableSpacePath, SANDBOX_HOME, SANDBOX_WORKSPACE } from "../abi/path.js"
+import { durableSpacePath } from "../abi/path.js"
 import { policyAllows } from "../policy/decision.js"
 import { tighten } from "../policy/interpreter.js"
-import { checkHostSource, checkMountSource, parseMount } from "../policy/mount.js"
+import { checkHostSource, parseMount } from "../policy/mount.js"
 import { checkPolicy, type Policy } from "../policy/policy.js"
 import { type Agent, readAgent } from "../store/agent.js"
 import { findModel, resolveModel } from "../store/catalogue.js"
-import { probeSandbox } from "../tool/probe.js"
-import { checkCwd, type VisibleMount } from "./cwd.js"
+import { checkIdentity } from "../tool/identity.js"
+import { planLayout } from "../tool/layout.js"
+import { checkBwrap } from "../tool/probe.js"
+import { checkCwd } from "./cwd.js"
 import { checkView, type Host } from "./host.js"
 import { authoriseModel } from "./inference.js"
 import { parseLimit, selectWindow, type Window } from "./window.js"
@@ -40,12 +42,15 @@ export function readServedAgent(host: Host): Agent {
  */
 export async function planRun(host: Host, agent: Agent, request: SendRequest, cwd: string): Promise<Plan> {
   if (request.parent !== undefined) throw new CtxError("ENOSYS", "child agents are not served yet")
-  const lines = parseMount(agent.mount, `agent/${agent.name}.d/mount`)
-  await probeSandbox(agent)
+  parseMount(agent.mount, `agent/${agent.name}.d/mount`)
+  checkIdentity(agent)
+  await checkBwrap()
   await checkView(host)
   const policy = agent.policy && checkPolicy(agent.policy).policy
   const workspace = request.workspace === undefined ? undefined : await checkWorkspace(host, request.workspace)
-  checkCwd(cwd, await listMounts(host, agent, policy, lines, workspace))
+  const { viewDir, protectedDirs } = host
+  const layout = await planLayout({ agent, viewDir, workspaceDir: workspace, protectedDirs })
+  checkCwd(cwd, layout.tmp === undefined ? layout.binds : [...layout.binds, layout.tmp])
   const model = findModel(host.source, resolveModel(host.source, agent.owner, agent.model))
   const window = selectWindow(agent.window, model && parseLimit(model.controls.limit))
   await authoriseModel(host, agent, request.session, "")
@@ -65,35 +70,21 @@ async function checkWorkspace(host: Host, path: string): Promise<string> {
   return source
 }
 
-/** The agent's root: what is mounted for it and visible. session-abi 5, agent-tool-security 7.3 */
-async function listMounts(
-  host: Host,
-  agent: Agent,
-  policy: Policy | undefined,
-  lines: ReturnType<typeof parseMount>,
-  workspace: string | undefined,
-): Promise<VisibleMount[]> {
-  const home = host.viewDir + agentHomePath(agent.owner, agent.name).slice(CTX_ROOT.length)
-  const mounts = new Map<string, string>([
-    [CTX_ROOT, host.viewDir],
-    [SANDBOX_HOME, home],
-    [SANDBOX_WORKSPACE, `${home}/data`],
-  ])
-  const { owner, name, subject } = agent
-  const context = { owner, name, subject, policy, viewDir: host.viewDir, protectedDirs: host.protectedDirs }
-  for (const line of lines) mounts.set(line.target, await checkMountSource(line, context))
-  if (workspace !== undefined) mounts.set(SANDBOX_WORKSPACE, workspace)
-  return [...mounts].map(([target, source]) => ({ target, source }))
-}
-
 async function checkSpace(host: Host, agent: Agent, policy: Policy | undefined, request: SendRequest): Promise<void> {
   const space = request.shared!
   const path = durableSpacePath(space, host.source.dataRoot)
-  if (!statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw new CtxError("ENOENT", `space ${space} does not exist`)
+  if (!statSync(path, { throwIfNoEntry: false })?.isDirectory())
+    throw new CtxError("ENOENT", `space ${space} does not exist`)
   const { subject, name, uid } = agent
   const asked = { subject, class: "shared" as const, object: space, permission: "write" }
   const decision = policyAllows(policy, subject, "shared", space, "write")
-  const isAllowed = await tighten(decision, host.interpreter, { ...asked, agent: name, uid, session: request.session, run: "" })
+  const isAllowed = await tighten(decision, host.interpreter, {
+    ...asked,
+    agent: name,
+    uid,
+    session: request.session,
+    run: "",
+  })
   if (!isAllowed.allow) {
     throw new CtxError("EACCES", `policy of agent ${name} has no line: allow ${subject} shared:${space} write`)
   }

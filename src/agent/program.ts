@@ -1,7 +1,6 @@
 import { once } from "node:events"
 import type { Readable, Writable } from "node:stream"
 import { setTimeout as sleep } from "node:timers/promises"
-import { type ProgramFrame, parseProgramFrame } from "../abi/envelope.js"
 import { CtxError } from "../abi/error.js"
 import type { ToolCallFrame } from "../abi/frame.js"
 import {
@@ -12,6 +11,7 @@ import {
   STDERR_MAX,
   STEP_TIMEOUT_MS,
 } from "../abi/limit.js"
+import { type ProgramFrame, parseProgramFrame } from "./envelope.js"
 import { LineReader } from "./reader.js"
 
 /** An output that ends the run. agent-runtime 4 */
@@ -142,7 +142,11 @@ export class Program {
   }
 
   private watch(process: StepProcess): Worker {
-    const worker: Worker = { process, reader: new LineReader(process.stdout, PROGRAM_FRAME_MAX, invalidOutput), stderr: [] }
+    const worker: Worker = {
+      process,
+      reader: new LineReader(process.stdout, PROGRAM_FRAME_MAX, invalidOutput),
+      stderr: [],
+    }
     worker.reader.onStray = () => this.onStray?.()
     // A program that does not read its envelope is no fault of ours. agent-runtime 4
     process.stdin.on("error", () => undefined)

@@ -75,7 +75,8 @@ export class Queue {
 
   /** Refuses every waiter. session-abi 6.3 */
   stop(): void {
-    for (const waiter of this.waiting.splice(0)) waiter.refuse(new CtxError("EHOSTDOWN", "the runtime stops; send again later"))
+    for (const waiter of this.waiting.splice(0))
+      waiter.refuse(new CtxError("EHOSTDOWN", "the runtime stops; send again later"))
   }
 
   private admit(key: string): Turn {

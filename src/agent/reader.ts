@@ -1,5 +1,5 @@
 import type { Readable } from "node:stream"
-import { CtxError } from "../abi/error.js"
+import type { CtxError } from "../abi/error.js"
 
 const LF = 0x0a
 

@@ -1,15 +1,16 @@
-import { formatEnvelope, type Observation, type ProgramFrame, type ProgramUsageFrame } from "../abi/envelope.js"
 import { CtxError } from "../abi/error.js"
 import type { Part } from "../abi/frame.js"
 import type { Phase } from "../abi/status.js"
+import type { UsageEvent } from "../model/driver.js"
 import type { Recorder, Settlement } from "../session/recorder.js"
 import type { Agent } from "../store/agent.js"
 import { Caller } from "./call.js"
 import type { Channel } from "./channel.js"
 import type { Control, OpenControl } from "./control.js"
+import { formatEnvelope, type Observation, type ProgramFrame, type ProgramUsageFrame } from "./envelope.js"
 import { describeFailure, formatFrame } from "./frame.js"
-import { Inference, type ModelUsage } from "./inference.js"
 import type { Host } from "./host.js"
+import { Inference } from "./inference.js"
 import { Program } from "./program.js"
 import { startStep } from "./step.js"
 import type { Window } from "./window.js"
@@ -120,8 +121,15 @@ export class Run {
     const { facts } = this
     const fault = facts.agent.toolsFault
     if (fault) await this.record({ type: "error", code: fault.code, message: fault.message, recoverable: true })
-    const caller = new Caller(facts, this.id, control, this.over.signal, fields => this.record(fields), r => this.recordResult(r))
-    const program = new Program(this.id, step => startStep(facts, this.id, step, control))
+    const caller = new Caller(
+      facts,
+      this.id,
+      control,
+      this.over.signal,
+      fields => this.record(fields),
+      r => this.recordResult(r),
+    )
+    const program = new Program(this.id, step => startStep(facts, this.id, step, control, this.over.signal))
     this.program = program
     let observation: Observation | null = null
     for (this.step = 0; ; this.step++) {
@@ -139,11 +147,14 @@ export class Run {
         observation,
       })
       this.checkStopped()
-      const end = await program.step(this.step, line, frame => this.relay(frame)).catch(e => {
-        throw inference.failure ?? e
-      })
+      const end = await program
+        .step(this.step, line, frame => this.relay(frame))
+        .catch(e => {
+          throw inference.failure ?? e
+        })
       this.checkStopped()
-      if (inference.failure) await this.record({ type: "error", ...describeFailure(inference.failure), recoverable: true })
+      if (inference.failure)
+        await this.record({ type: "error", ...describeFailure(inference.failure), recoverable: true })
       if (!inference.hasCalled) for (const usage of this.usages) await this.recordUsage(usage)
       if (end.kind === "exit") return
       if (this.step >= facts.steps) throw new CtxError("ELOOP", "tool loop limit")
@@ -188,7 +199,7 @@ export class Run {
   }
 
   /** One `usage` row in the key order of session-abi 6.1; the model is the control's value unless another answered. */
-  private recordUsage(usage: ModelUsage): Promise<void> {
+  private recordUsage(usage: Omit<UsageEvent, "type">): Promise<void> {
     return this.record({
       type: "usage",
       model: usage.model ?? this.facts.agent.model,

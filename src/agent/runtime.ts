@@ -1,4 +1,4 @@
-import { codeOf, CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import type { CancelRequest, Request, ResumeRequest, StatusRequest, StopRequest } from "../abi/frame.js"
 import { RECOVER_MAX } from "../abi/limit.js"
 import type { Session } from "../session/session.js"
@@ -153,7 +153,10 @@ export class Runtime {
   private async cancel(request: CancelRequest, channel: Channel): Promise<void> {
     const { id, session, scope, shared } = request
     const active = this.runs.get(id)
-    if (active && (session === undefined || active.key.startsWith("temp ") || active.key === sessionKey({ session, scope, shared }))) {
+    if (
+      active &&
+      (session === undefined || active.key.startsWith("temp ") || active.key === sessionKey({ session, scope, shared }))
+    ) {
       active.run.stop("cancelled")
       await channel.send(await active.run.done)
       return
@@ -213,7 +216,12 @@ async function hasStart(session: Session, run: string): Promise<boolean> {
  * Sends stored lines up to and with the `done` of `run`, each once. Lines are read from the file, not kept: a slow
  * follower costs no memory and never holds the run up. session-abi 6.4
  */
-async function follow(session: Session, run: string, after: number | string | undefined, channel: Channel): Promise<void> {
+async function follow(
+  session: Session,
+  run: string,
+  after: number | string | undefined,
+  channel: Channel,
+): Promise<void> {
   let wake: () => void = () => undefined
   let isDirty = true
   const notice = () => {

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises"
-import { codeOf, CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import type { SendRequest } from "../abi/frame.js"
 import { RUN_LOCK_RETRY_MS } from "../abi/limit.js"
 import { formatTs } from "../abi/time.js"
@@ -196,7 +196,19 @@ export class Sender {
     })
     const { session, input, scope } = request
     const { agent, cwd, workspace, steps, window } = plan
-    const facts = { host, agent, session, input, cwd, workspace, steps, window, system, history: text, isTemp: scope === "temp" }
+    const facts = {
+      host,
+      agent,
+      session,
+      input,
+      cwd,
+      workspace,
+      steps,
+      window,
+      system,
+      history: text,
+      isTemp: scope === "temp",
+    }
     const run = new Run(facts, recorder, channel, openControl)
     const forget = onRun(run, key)
     try {

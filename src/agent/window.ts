@@ -39,7 +39,8 @@ export function parseLimit(text: string): number | undefined {
  */
 export function selectWindow(control: number | "auto", limit: number | undefined): Window {
   if (control === "auto") return computeWindow(limit)
-  if (limit === undefined) throw new CtxError("EINVAL", `window ${control} needs a model with a known limit; set it to auto`)
+  if (limit === undefined)
+    throw new CtxError("EINVAL", `window ${control} needs a model with a known limit; set it to auto`)
   if (control > limit) throw new CtxError("EINVAL", `window ${control} exceeds the model's limit ${limit}`)
   return computeWindow(control)
 }

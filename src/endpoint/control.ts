@@ -1,11 +1,11 @@
 import { chmodSync, readFileSync, rmSync } from "node:fs"
 import { createServer, type Socket } from "node:net"
-import { codeOf, CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import { ANCESTORS_MAX, MODEL_FRAME_MAX, REQUEST_IDS_MAX } from "../abi/limit.js"
-import { type ControlRequest, findRequestId, parseControlRequest } from "../abi/socket.js"
-import { peerCred } from "../native/sys.js"
-import type { Admitted, Control, ControlFacts, ServeModel } from "../agent/control.js"
+import { type ControlRequest, findRequestId, parseControlRequest } from "../agent/ask.js"
+import type { Control, ControlFacts, ServeModel } from "../agent/control.js"
 import { describeFailure, formatFrame } from "../agent/frame.js"
+import { peerCred } from "../native/sys.js"
 import { readFrame } from "./framing.js"
 import { Output, socketFd } from "./output.js"
 
@@ -39,7 +39,6 @@ export class ControlSocket implements Control {
   private readonly ids = new Set<string>()
   private readonly over = new AbortController()
   private readonly sockets = new Set<Socket>()
-  private starting: Promise<unknown> = Promise.resolve()
 
   private constructor(
     readonly path: string,
@@ -59,16 +58,12 @@ export class ControlSocket implements Control {
     return control
   }
 
-  async admit<P extends Admitted>(kind: "step" | "tool", start: () => Promise<P>): Promise<P> {
-    const begun = start()
-    // A process may connect before its launcher has returned: peers wait for launches under way.
-    this.starting = Promise.allSettled([this.starting, begun])
-    const process = await begun
-    this.roots.set(process.rootPid, { kind, startTime: process.startTime })
-    void process.exited.then(() => {
-      if (this.roots.get(process.rootPid)?.startTime === process.startTime) this.roots.delete(process.rootPid)
-    })
-    return process
+  register(kind: Root["kind"], rootPid: number, startTime: string): void {
+    this.roots.set(rootPid, { kind, startTime })
+  }
+
+  unregister(rootPid: number): void {
+    this.roots.delete(rootPid)
   }
 
   async close(): Promise<void> {
@@ -84,8 +79,9 @@ export class ControlSocket implements Control {
     const output = new Output(socket)
     let requestId: string | undefined
     try {
-      if (this.sockets.size > CONNECTIONS_MAX) throw new CtxError("EAGAIN", "too many connections to the control socket")
-      const kind = await this.checkPeer(socketFd(socket))
+      if (this.sockets.size > CONNECTIONS_MAX)
+        throw new CtxError("EAGAIN", "too many connections to the control socket")
+      const kind = this.checkPeer(socketFd(socket))
       const line = await this.readLine(socket)
       requestId = findRequestId(line)
       if (requestId !== undefined) this.takeId(requestId)
@@ -98,9 +94,8 @@ export class ControlSocket implements Control {
   }
 
   /** Which kind of sandbox the peer lives in. Errors: EACCES for any process that is not of this run. */
-  private async checkPeer(fd: number): Promise<Root["kind"]> {
+  private checkPeer(fd: number): Root["kind"] {
     const { pid, uid } = peerCred(fd)
-    await this.starting
     let at = uid === this.facts.uid ? pid : 0
     for (let depth = 0; at > 1 && depth <= ANCESTORS_MAX; depth++) {
       const process = readProcess(at)

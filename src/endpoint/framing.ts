@@ -57,7 +57,10 @@ export function readFrame(
     }
     const onEnd = () => finish()
     const onClose = () => fail("ECONNRESET", "peer went away")
-    const timer = setTimeout(() => fail("ETIMEDOUT", `request was not complete within ${timeoutMs / 1000} s`), timeoutMs)
+    const timer = setTimeout(
+      () => fail("ETIMEDOUT", `request was not complete within ${timeoutMs / 1000} s`),
+      timeoutMs,
+    )
     socket.on("data", onData)
     socket.on("end", onEnd)
     socket.on("close", onClose)

@@ -1,19 +1,35 @@
 import { chmodSync, lstatSync, mkdirSync, unlinkSync } from "node:fs"
-import { connect, createServer, type Server } from "node:net"
+import { connect, createServer, type Server, type Socket } from "node:net"
 import { dirname } from "node:path"
-import { codeOf, CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import { SOCKET_PATH_MAX } from "../abi/path.js"
 import { closeOnExec, listenFds } from "../native/sys.js"
 
 const CONNECT_MS = 1_000
 
 /** A listening stream socket and how it came to be. */
-export interface Listener {
-  server: Server
-  /** True when a supervisor handed it over; then its path is neither bound, changed nor removed here. */
-  isActivated: boolean
-  /** Accepts nothing more. A path bound here is removed, but only while it is still this socket. */
-  close(): void
+export class Listener {
+  private held: Socket[] = []
+  private serveOne: ((socket: Socket) => void) | undefined
+
+  /** `close` accepts nothing more; a path bound here is removed, but only while it is still this socket. */
+  constructor(
+    server: Server,
+    /** True when a supervisor handed it over; then its path is neither bound, changed nor removed here. */
+    readonly isActivated: boolean,
+    readonly close: () => void,
+  ) {
+    server.on("connection", socket => {
+      if (this.serveOne) this.serveOne(socket)
+      else this.held.push(socket)
+    })
+  }
+
+  /** Hands every connection to `fn`, those first that came before there was anybody to serve them. */
+  serve(fn: (socket: Socket) => void): void {
+    this.serveOne = fn
+    for (const socket of this.held.splice(0)) fn(socket)
+  }
 }
 
 /**
@@ -34,7 +50,7 @@ export async function takeListener(name: string): Promise<Listener | undefined> 
   await listen(server, { fd }).catch(e => {
     throw new CtxError("usage", `descriptor ${fd} is not a listening stream socket`, { cause: e })
   })
-  return { server, isActivated: true, close: () => server.close() }
+  return new Listener(server, true, () => server.close())
 }
 
 /**
@@ -58,17 +74,17 @@ export async function bindListener(path: string): Promise<Listener> {
     process.umask(umask)
   }
   const { dev, ino } = lstatSync(path)
-  return {
-    server,
-    isActivated: false,
-    close: () => {
-      const now = lstatSync(path, { throwIfNoEntry: false })
-      // Node.js unlinks the path when it closes the listener. When that is not ours any more it stays open, deaf, to the
-      // end of the process. Where the directory belongs to root the dead socket stays: the next start replaces it.
-      if (now === undefined || (now.dev === dev && now.ino === ino)) server.close()
-      else server.removeAllListeners("connection").on("connection", socket => socket.destroy()).unref()
-    },
-  }
+  return new Listener(server, false, () => {
+    const now = lstatSync(path, { throwIfNoEntry: false })
+    // Node.js unlinks the path when it closes the listener. When that is not ours any more it stays open, deaf, to the
+    // end of the process. Where the directory belongs to root the dead socket stays: the next start replaces it.
+    if (now === undefined || (now.dev === dev && now.ino === ino)) server.close()
+    else
+      server
+        .removeAllListeners("connection")
+        .on("connection", socket => socket.destroy())
+        .unref()
+  })
 }
 
 function newServer(): Server {

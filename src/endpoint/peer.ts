@@ -1,5 +1,5 @@
 import { closeSync, readFileSync } from "node:fs"
-import { codeOf, CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import type { Request } from "../abi/frame.js"
 import { peerCred, peerPidfd, pidfdSignal } from "../native/sys.js"
 

@@ -4,10 +4,11 @@ import { parseRequest } from "../abi/frame.js"
 import { CONNECTIONS_MAX } from "../abi/limit.js"
 import { formatRefusal } from "../agent/frame.js"
 import type { Runtime } from "../agent/runtime.js"
+import { peerCred } from "../native/sys.js"
 import { readFrame } from "./framing.js"
 import type { Listener } from "./listener.js"
 import { Output, socketFd } from "./output.js"
-import { checkHostRequest, checkPeer } from "./peer.js"
+import { checkHostRequest, checkPeer, type Peer } from "./peer.js"
 
 const LINGER_MS = 5_000
 const REFUSED_LINGER_MS = 1_000
@@ -18,7 +19,8 @@ const REFUSED_LINGER_MS = 1_000
  */
 export class Server {
   private connections = 0
-  private isStopping = false
+  /** True once `stop` was called. */
+  isStopping = false
 
   /** `isSystem`: uid 0 counts as host. `onChange` is called when the number of connections changed. */
   constructor(
@@ -26,8 +28,9 @@ export class Server {
     private readonly runtime: Runtime,
     private readonly isSystem: boolean,
     private readonly onChange: () => void,
+    private readonly log: (line: string) => void,
   ) {
-    listener.server.on("connection", socket => void this.serve(socket))
+    listener.serve(socket => void this.serve(socket))
   }
 
   /** Connections whose request is being read or served. */
@@ -48,7 +51,7 @@ export class Server {
     this.connections++
     this.onChange()
     try {
-      const peer = checkPeer(socketFd(socket), this.runtime.ownerUid, this.isSystem)
+      const peer = this.checkPeer(socket)
       if (this.connections > CONNECTIONS_MAX) {
         throw new CtxError("EAGAIN", `${CONNECTIONS_MAX} connections are open; try again later`)
       }
@@ -65,5 +68,16 @@ export class Server {
     this.connections--
     this.onChange()
     await output.close(lingerMs)
+  }
+
+  private checkPeer(socket: Socket): Peer {
+    const fd = socketFd(socket)
+    try {
+      return checkPeer(fd, this.runtime.ownerUid, this.isSystem)
+    } catch (e) {
+      const { pid, uid } = peerCred(fd)
+      this.log(`refused peer uid=${uid} pid=${pid}`)
+      throw e
+    }
   }
 }

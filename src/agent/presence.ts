@@ -1,0 +1,56 @@
+import { appendFileSync, closeSync, constants, openSync } from "node:fs"
+import { formatValue } from "../abi/control.js"
+import { formatRow } from "../abi/json.js"
+import type { AgentStatus } from "../abi/status.js"
+import { formatTs } from "../abi/time.js"
+import { replaceFile } from "../store/file.js"
+
+/**
+ * The agent's `status`, `pid` and `log`: summaries for people, never identity, so they are written without sync and a
+ * failure to write them is only logged. agent-runtime 1, 2
+ */
+export class Presence {
+  private shown: AgentStatus | undefined
+
+  /** `controlDir` is the backing directory `agent/NAME.d`; `mode` of the files stays 0644 and their owner the process. */
+  constructor(
+    private readonly controlDir: string,
+    private readonly agent: string,
+    private readonly log: (line: string) => void,
+  ) {}
+
+  /** Shows a status word, and the pid of this process unless the word says that it goes. */
+  show(status: AgentStatus): void {
+    if (status === this.shown) return
+    const isGoing = status === "idle" || status === "dead"
+    try {
+      const wasGoing = this.shown === undefined || this.shown === "idle" || this.shown === "dead"
+      if (isGoing || wasGoing)
+        replaceFile(`${this.controlDir}/pid`, isGoing ? "\n" : formatValue(String(process.pid)), { mode: 0o644 })
+      replaceFile(`${this.controlDir}/status`, formatValue(status), { mode: 0o644 })
+      this.shown = status
+    } catch (e) {
+      this.log(`status ${status} not written: ${(e as NodeJS.ErrnoException).code ?? "EIO"}`)
+    }
+  }
+
+  /** Appends one line to the agent's `log`. */
+  append(type: string, status: string): void {
+    const path = `${this.controlDir}/log`
+    const row = { ts: formatTs(), type, agent: this.agent, session: "-", object: `agent/${this.agent}`, status }
+    try {
+      const fd = openSync(
+        path,
+        constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT | constants.O_NOFOLLOW,
+        0o644,
+      )
+      try {
+        appendFileSync(fd, `${formatRow(row)}\n`)
+      } finally {
+        closeSync(fd)
+      }
+    } catch (e) {
+      this.log(`log not written: ${(e as NodeJS.ErrnoException).code ?? "EIO"}`)
+    }
+  }
+}

@@ -1,0 +1,49 @@
+// cortexfs-agent: the runtime of one agent. Starts as root or as the owner, serves until SIGTERM, op `stop`, or, when
+// its socket was handed over, a minute without work.
+import { parseArgs } from "node:util"
+
+import { CtxError, toCtxError } from "../abi/error.js"
+import { validateName } from "../abi/name.js"
+import { CONFIG_DIR, RUN_DIR } from "../abi/path.js"
+import { serveAgent } from "../endpoint/serve.js"
+import { sdNotify } from "../native/sys.js"
+
+function readArguments() {
+  try {
+    const { values } = parseArgs({
+      options: {
+        source: { type: "string" },
+        agent: { type: "string" },
+        run: { type: "string", default: RUN_DIR },
+        config: { type: "string", default: CONFIG_DIR },
+      },
+    })
+    const { source, agent, run, config } = values
+    if (source === undefined || agent === undefined)
+      throw new CtxError("usage", "--source DIR and --agent NAME are needed")
+    // A unit writes `+` as `\\x2b` in its instance name. root-abi 8, units 1
+    return { source, name: validateName(agent.replaceAll("\\x2b", "+")), runDir: run, configDir: config }
+  } catch (e) {
+    const { message } = toCtxError(e)
+    throw new CtxError("usage", message, {
+      hint: "cortexfs-agent --source DIR --agent NAME [--run DIR] [--config DIR]",
+    })
+  }
+}
+
+async function main(): Promise<number> {
+  try {
+    return await serveAgent(readArguments())
+  } catch (e) {
+    const error = toCtxError(e)
+    process.stderr.write(
+      `cortexfs-agent: ${error.code}: ${error.message}${error.hint === undefined ? "" : `: ${error.hint}`}\n`,
+    )
+    if (error.errno !== 0) sdNotify(`ERRNO=${-error.errno}`)
+    if (error.code === "usage") return 2
+    if (error.code === "internal") return 70
+    return error.code === "EPERM" || error.code === "EACCES" ? 13 : 69
+  }
+}
+
+process.exit(await main())

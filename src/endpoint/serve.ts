@@ -1,0 +1,181 @@
+import { homedir } from "node:os"
+import { setTimeout as sleep } from "node:timers/promises"
+import { codeOf } from "../abi/error.js"
+import { IDLE_EXIT_MS, STOP_MS } from "../abi/limit.js"
+import { agentMountPath, systemAgentSocket } from "../abi/path.js"
+import { describeFailure } from "../agent/frame.js"
+import { type Host, listProtected } from "../agent/host.js"
+import { type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
+import { Presence } from "../agent/presence.js"
+import type { StopReason } from "../agent/run.js"
+import { Runtime } from "../agent/runtime.js"
+import { loadInterpreter } from "../policy/interpreter.js"
+import { findAccount } from "../store/account.js"
+import { readAgent } from "../store/agent.js"
+import { pinSource, type Source } from "../store/generation.js"
+import { Controls } from "./controls.js"
+import { bindListener, type Listener, takeListener } from "./listener.js"
+import { Server } from "./server.js"
+import { type Load, Supervision } from "./supervision.js"
+
+/** Identity of a runtime whose agent names no owner: it can only say so. */
+const NOBODY: Identity = { uid: 65534, gid: 65534, groups: [] }
+/** Why a runtime ends. */
+type Ending = StopReason | "idle"
+
+/** How long answers that are on their way may still take when everything else is over. */
+const FLUSH_MS = 250
+
+/** The arguments of `cortexfs-agent`. */
+export interface ServeOptions {
+  source: string
+  name: string
+  runDir: string
+  configDir: string
+}
+
+/** One line for the journal. */
+function log(line: string): void {
+  process.stderr.write(`cortexfs-agent: ${line}\n`)
+}
+
+/** The owner's identity, or why there is none that could be used. Errors: ENOENT, EPERM. */
+function findIdentity(source: Source, name: string): { identity: Identity | undefined; fault: unknown } {
+  try {
+    return { identity: readIdentity(source, name), fault: undefined }
+  } catch (e) {
+    // A malformed control is the agent's fault and answered on the socket; the rest is the host's or an attack.
+    if (codeOf(e) !== "EINVAL") throw e
+    return { identity: undefined, fault: e }
+  }
+}
+
+function findFault(source: Source, name: string): unknown {
+  try {
+    readAgent(source, name)
+    return undefined
+  } catch (e) {
+    return e
+  }
+}
+
+/**
+ * Runs the runtime of one agent to its end and gives the exit code. As root it pins the source, takes or binds its
+ * socket, and becomes the owner before it parses anything that others write.
+ * Errors: "usage", EBUSY (another runtime, or an update), EPROTO, ENOENT (no agent), EPERM. agent-runtime 2, units 2.6, 4, 5
+ */
+export async function serveAgent(options: ServeOptions): Promise<number> {
+  const { name, runDir, configDir } = options
+  process.umask(0o077)
+  const isSystem = process.geteuid!() === 0
+  const taken = await takeListener("agent")
+  const source = await pinSource(options.source)
+  const { identity, fault: identityFault } = findIdentity(source, name)
+  // Looked up before root is given up: the name service may need it.
+  const home = identity && (isSystem ? findAccount(identity.uid)?.home : homedir())
+  const listener = taken ?? (await bindListener(systemAgentSocket(name, runDir)))
+  takeIdentity(identity ?? (isSystem ? NOBODY : { uid: process.geteuid!(), gid: process.getegid!(), groups: [] }))
+
+  const owner = home === undefined ? undefined : { home, env: isSystem ? {} : process.env }
+  const host: Host = {
+    source,
+    name,
+    viewDir: agentMountPath(name, runDir),
+    get protectedDirs() {
+      return listProtected(source, [runDir, configDir], owner)
+    },
+    interpreter: await loadInterpreter(configDir, isSystem ? 0 : process.geteuid!(), e =>
+      log(`policy interpreter denies everything: ${codeOf(e) ?? "EIO"}`),
+    ),
+  }
+  const fault = identityFault ?? findFault(source, name)
+  return await new Service(host, identity, fault, listener, isSystem).run()
+}
+
+/** The parts of a runtime put together, from ready to the end. */
+class Service {
+  private readonly controls = new Controls()
+  private readonly presence: Presence | undefined
+  private readonly supervision: Supervision
+  private readonly runtime: Runtime
+  private server: Server | undefined
+  private finish: (reason: Ending) => void = () => undefined
+  private readonly finished: Promise<Ending>
+
+  constructor(
+    private readonly host: Host,
+    identity: Identity | undefined,
+    fault: unknown,
+    private readonly listener: Listener,
+    private readonly isSystem: boolean,
+  ) {
+    this.finished = new Promise(resolve => {
+      this.finish = resolve
+    })
+    const { name, source } = host
+    this.presence = identity && new Presence(`${source.dir}/agent/${name}.d`, name, log)
+    const text = fault === undefined ? undefined : `${describeFailure(fault).code}: ${describeFailure(fault).message}`
+    this.supervision = new Supervision(listener.isActivated ? idleMs() : undefined, () => this.finish("idle"), text)
+    this.runtime = new Runtime({
+      host,
+      owner: identity,
+      fault,
+      openControl: this.controls.open,
+      log,
+      onChange: () => this.change(),
+      onStop: () => this.finish("cancelled"),
+    })
+  }
+
+  /** Recovers, serves, ends; resolves with the exit code. */
+  async run(): Promise<number> {
+    process.once("SIGTERM", () => this.finish("interrupted"))
+    process.once("SIGINT", () => this.finish("interrupted"))
+    await this.runtime.recover()
+    this.server = new Server(this.listener, this.runtime, this.isSystem, () => this.change(), log)
+    log(`agent ${this.host.name} ready`)
+    this.presence?.show("ready")
+    this.supervision.start(this.load())
+    this.change()
+    const ending = await this.finished
+    const late = setTimeout(() => process.exit(70), STOP_MS)
+    this.supervision.stop()
+    this.server.stop()
+    if (ending === "idle") {
+      await this.untilServed()
+      this.presence?.show("idle")
+    } else await this.stop(ending)
+    clearTimeout(late)
+    log(`agent ${this.host.name} stopped`)
+    this.controls.remove()
+    return 0
+  }
+
+  private async stop(reason: StopReason): Promise<void> {
+    this.presence?.show("stopping")
+    await this.runtime.stop(reason)
+    await Promise.race([this.untilServed(), sleep(FLUSH_MS)])
+    this.presence?.show("dead")
+    if (reason === "cancelled") this.presence?.append("agent.stop", "dead")
+  }
+
+  /** A connection that was accepted is served, also when it came at the very end. */
+  private async untilServed(): Promise<void> {
+    while (this.load().connections > 0) await sleep(10)
+  }
+
+  private load(): Load {
+    return { ...this.runtime.counts, connections: this.server?.size ?? 0 }
+  }
+
+  private change(): void {
+    if (this.server === undefined || this.server.isStopping) return
+    this.presence?.show(this.runtime.counts.runs > 0 ? "busy" : "ready")
+    this.supervision.update(this.load())
+  }
+}
+
+function idleMs(): number {
+  const seconds = Number(process.env.CORTEXFS_IDLE_S)
+  return Number.isInteger(seconds) && seconds >= 1 && seconds <= 3600 ? seconds * 1000 : IDLE_EXIT_MS
+}
