@@ -8,6 +8,10 @@ export interface NodeFacts {
   gid?: number
   mtimeMs?: number
   kind?: string
+  /** Host path of the file whose place this node takes; shown as `backing_path`. */
+  backingPath?: string
+  /** True when nothing of the node follows from the sources, so that nobody waits for their check. */
+  isFixed?: boolean
 }
 
 /** Which cache class a generated file belongs to (fuse.md 8.1): the object executables and summaries are live. */
@@ -25,8 +29,9 @@ export class Listing {
     this.#mtimeMs = mtimeMs
   }
 
-  #common({ uid, gid, mtimeMs, kind }: NodeFacts) {
+  #common({ uid, gid, mtimeMs, kind, isFixed }: NodeFacts) {
     return {
+      isFixed,
       uid: uid ?? this.#owner.uid,
       gid: gid ?? this.#owner.gid,
       mtimeMs: mtimeMs ?? this.#mtimeMs,
@@ -49,6 +54,7 @@ export class Listing {
       mode,
       ...this.#common(facts),
       data: "drop",
+      backingPath: facts.backingPath,
       entryTtlMs: ttlMs,
       attrTtlMs: ttlMs,
     })
@@ -63,7 +69,7 @@ export class Listing {
 
   /** A file that is rendered anew at each open. */
   addLive(path: string, sizeBytes: number, mode: number): void {
-    this.entries.push({ path, type: "live", mode, ...this.#common({}), sizeBytes })
+    this.entries.push({ path, type: "live", mode, ...this.#common({ isFixed: true }), sizeBytes })
   }
 
   /** A backing file or directory shown here; what lies below it follows from the zone. */
@@ -72,7 +78,7 @@ export class Listing {
     volume: number,
     rel: string,
     zone: ZoneName,
-    facts: { mode?: number; uid?: number; gid?: number } = {},
+    facts: { mode?: number; uid?: number; gid?: number; isFixed?: boolean } = {},
   ): void {
     this.entries.push({ path, type: "backing", volume, rel, zone: zoneIds[zone], ...facts })
   }

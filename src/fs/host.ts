@@ -19,7 +19,7 @@ export interface HostVolumes {
 /** Adds `status`, `bin` and `model`, which are the same in every view; the root itself first (root-abi 1). */
 export function addSystem(listing: Listing, sources: Sources, place: Place): void {
   const { source, sourceVolume, owner } = place
-  listing.addDir("")
+  listing.addDir("", 0o755, { isFixed: true })
   listing.addLive("status", STATUS_SIZE, 0o444)
   listing.addDir("bin")
   for (const name of BIN_FILES) {
@@ -43,6 +43,7 @@ export function listHost(sources: Sources, place: Place, volumes: HostVolumes, m
     {
       path: "tool",
       dirFd: source.dirFd,
+      hostPath: `${source.dir}/tool`,
       volume: place.sourceVolume,
       rel: "tool",
       isSystem: true,
@@ -51,8 +52,8 @@ export function listHost(sources: Sources, place: Place, volumes: HostVolumes, m
     },
     () => true,
   )
-  listing.addBacking("home", volumes.homes, "", "homes", { mode: 0o755, ...owner })
-  listing.addBacking("shared", volumes.spaces, "", "spaces", { mode: 0o755, ...owner })
+  listing.addBacking("home", volumes.homes, "", "homes", { mode: 0o755, ...owner, isFixed: true })
+  listing.addBacking("shared", volumes.spaces, "", "spaces", { mode: 0o755, ...owner, isFixed: true })
   const docs = `shared/${DOCS_SPACE}`
   if (sources.find(source.dirFd, docs)?.type === "dir") listing.addBacking(docs, place.sourceVolume, docs, "docs")
   return listing

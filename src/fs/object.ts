@@ -7,6 +7,7 @@ import { modelPath, modelSocket, systemAgentSocket } from "../abi/path.js"
 import { listModels, parseAliasTarget } from "../store/catalogue.js"
 import type { Source } from "../store/generation.js"
 import { formatMetadata } from "../store/metadata.js"
+import { compareBytes } from "../store/tree.js"
 import type { Listing } from "./entry.js"
 import type { Sources } from "./source.js"
 import type { RootOwner } from "./zone.js"
@@ -26,8 +27,6 @@ export interface Place {
 
 /** Fallback of an absent egress table (root-abi 4.3). */
 const DEFAULT_ROUTE = "fallback: direct\n"
-
-const compareBytes = (a: string, b: string) => Buffer.compare(Buffer.from(a), Buffer.from(b))
 
 /** Adds `model/` with aliases, route, providers and models (root-abi 4.3). A malformed alias is left out. */
 export function addModels(listing: Listing, sources: Sources, place: Place): void {
@@ -75,15 +74,15 @@ export function addModels(listing: Listing, sources: Sources, place: Place): voi
 }
 
 /** An agent as far as the tree shows it. `owner` is undefined while the control is absent or malformed. */
-interface AgentPlace {
+interface FoundAgent {
   name: string
   owner: number | undefined
   gid: number
 }
 
 /** The agents of the source with a control directory, in byte order. */
-function findAgents(sources: Sources, { source, owner }: Place): AgentPlace[] {
-  const agents: AgentPlace[] = []
+function findAgents(sources: Sources, { source, owner }: Place): FoundAgent[] {
+  const agents: FoundAgent[] = []
   for (const entry of sources.list(source.dirFd, "agent")) {
     const name = entry.slice(0, -2)
     if (!entry.endsWith(".d") || !isName(name)) continue
@@ -133,7 +132,12 @@ export function addAgents(listing: Listing, sources: Sources, place: Place, isSh
         life: readFirstLine(sources, source.dirFd, `${controls}/life`),
       })
       entries.set(name, () =>
-        listing.addFile(`agent/${name}`, Buffer.from(body), 0o755, "live", { uid: owner, gid, kind: "ctx.agent.exec" }),
+        listing.addFile(`agent/${name}`, Buffer.from(body), 0o755, "live", {
+          uid: owner,
+          gid,
+          kind: "ctx.agent.exec",
+          backingPath: `${source.dir}/agent/${name}`,
+        }),
       )
     }
     entries.set(`${name}.d`, () => {
@@ -177,15 +181,15 @@ function readFirstLine(sources: Sources, dirFd: number, rel: string): Buffer | u
 }
 
 /** A tool as it lies in one tool directory. */
-export interface ToolPlace {
+export interface FoundTool {
   name: string
   hasExecutable: boolean
   hasControls: boolean
 }
 
 /** The tools in the directory `rel` of `dirFd`: regular files with an x bit and control directories, in byte order. */
-export function findTools(sources: Sources, dirFd: number, rel: string): ToolPlace[] {
-  const tools = new Map<string, ToolPlace>()
+export function findTools(sources: Sources, dirFd: number, rel: string): FoundTool[] {
+  const tools = new Map<string, FoundTool>()
   const toolOf = (name: string) => {
     const tool = tools.get(name) ?? { name, hasExecutable: false, hasControls: false }
     tools.set(name, tool)
@@ -205,6 +209,8 @@ export interface ToolDir {
   /** Path in the tree, `tool` or `home/<uid>/tool`. */
   path: string
   dirFd: number
+  /** Host path of `rel`. */
+  hostPath: string
   volume: number
   rel: string
   isSystem: boolean
@@ -217,7 +223,7 @@ export function addTools(
   listing: Listing,
   sources: Sources,
   dir: ToolDir,
-  isShown: (tool: ToolPlace) => boolean,
+  isShown: (tool: FoundTool) => boolean,
 ): void {
   const entries = new Map<string, () => void>()
   for (const tool of findTools(sources, dir.dirFd, dir.rel)) {
@@ -237,7 +243,13 @@ export function addTools(
         cap: cap?.toString("latin1").split("\n").join(","),
       })
       const mode = dir.isSystem ? 0o555 : executable.mode
-      entries.set(name, () => listing.addFile(path, Buffer.from(body), mode, "live", { kind: dir.kindExec, ...owner }))
+      entries.set(name, () =>
+        listing.addFile(path, Buffer.from(body), mode, "live", {
+          kind: dir.kindExec,
+          ...owner,
+          backingPath: `${dir.hostPath}/${name}`,
+        }),
+      )
     }
     if (tool.hasControls)
       entries.set(`${name}.d`, () => {

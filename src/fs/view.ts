@@ -4,9 +4,10 @@ import { DOCS_SPACE, isCleanPath, isName } from "../abi/name.js"
 import { CTX_ROOT, homePath, rootEntryPath } from "../abi/path.js"
 import { policyAllows } from "../policy/decision.js"
 import { isSubject, type Policy, parsePolicy } from "../policy/policy.js"
+import { compareBytes } from "../store/tree.js"
 import { Listing } from "./entry.js"
 import { addSystem } from "./host.js"
-import { addAgents, addTools, findTools, type Place, type ToolDir, type ToolPlace } from "./object.js"
+import { addAgents, addTools, type FoundTool, findTools, type Place, type ToolDir } from "./object.js"
 import type { Seen, Sources } from "./source.js"
 
 /** Whose view it is. `owner` was read once at start: it selects the home and does not change while the mount lives. */
@@ -138,9 +139,7 @@ function findSpaces(sources: Sources, data: ViewData, sight: Sight | undefined):
   const spaces: SpacePlace[] = []
   if (!sight) return spaces
   const named = sight.policy.rules.filter(rule => rule.subject === sight.subject && rule.class === "shared")
-  const names = [...new Set(named.map(rule => rule.object))].sort((a, b) =>
-    Buffer.compare(Buffer.from(a), Buffer.from(b)),
-  )
+  const names = [...new Set(named.map(rule => rule.object))].sort(compareBytes)
   for (const space of names) {
     if (!isName(space) || space === DOCS_SPACE) continue
     const seen = sources.find(data.spacesFd, space)
@@ -166,6 +165,7 @@ function findToolDirs(
     {
       path: "tool",
       dirFd: source.dirFd,
+      hostPath: `${source.dir}/tool`,
       volume: place.sourceVolume,
       rel: "tool",
       isSystem: true,
@@ -174,9 +174,24 @@ function findToolDirs(
     },
   ]
   const other = { rel: "tool", isSystem: false, zone: "viewtoolcontrols" as const }
-  if (home) dirs.push({ ...other, ...home, path: `home/${owner}/tool`, kindExec: "ctx.tool.exec" })
+  const hostPath = (path: string) => `${source.dataRoot}/${path}/tool`
+  if (home)
+    dirs.push({
+      ...other,
+      ...home,
+      hostPath: hostPath(`home/${owner}`),
+      path: `home/${owner}/tool`,
+      kindExec: "ctx.tool.exec",
+    })
   for (const { space, volume, dirFd } of spaces)
-    dirs.push({ ...other, volume, dirFd, path: `shared/${space}/tool`, kindExec: "ctx.shared.tool.exec" })
+    dirs.push({
+      ...other,
+      volume,
+      dirFd,
+      hostPath: hostPath(`shared/${space}`),
+      path: `shared/${space}/tool`,
+      kindExec: "ctx.shared.tool.exec",
+    })
   return dirs.filter(dir => dir.isSystem || sources.find(dir.dirFd, dir.rel)?.type === "dir")
 }
 
@@ -201,7 +216,7 @@ function findShownTools(sources: Sources, sight: Sight | undefined, dirs: ToolDi
   return shown
 }
 
-function isToolAllowed(sources: Sources, { policy, subject }: Sight, dir: ToolDir, { name }: ToolPlace): boolean {
+function isToolAllowed(sources: Sources, { policy, subject }: Sight, dir: ToolDir, { name }: FoundTool): boolean {
   if (!policyAllows(policy, subject, "tool", name, "execute").allow) return false
   const bytes = sources.read(dir.dirFd, `${dir.rel}/${name}.d/policy`, CONTROL_MAX)
   if (bytes === undefined) return false
