@@ -120,15 +120,7 @@ const STEP = objectOf({
   extra: may(object),
 })
 
-const AGENT_ONLY = [
-  "model_name",
-  "reasoning_effort",
-  "reasoning_content",
-  "tool_calls",
-  "observation",
-  "metrics",
-  "llm_call_count",
-]
+const AGENT_ONLY = ["model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics", "llm_call_count"]
 
 function checkStep(step: JsonObject, i: number, say: (line: string) => void): void {
   const at = `steps[${i}]`
