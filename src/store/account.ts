@@ -1,5 +1,4 @@
 import { execFileSync } from "node:child_process"
-import { userInfo } from "node:os"
 import { CtxError } from "../abi/error.js"
 import { isUid } from "../abi/name.js"
 import { findAccount } from "../native/sys.js"
@@ -31,7 +30,8 @@ export interface Identity {
 
 /** The identity of the calling process. */
 export function readOwnIdentity(): Identity {
-  const { uid, gid } = userInfo()
+  const uid = process.geteuid!()
+  const gid = process.getegid!()
   const groups = process.getgroups!().filter(group => group !== gid)
   return { uid, gid, groups: [...new Set(groups)].sort((a, b) => a - b) }
 }

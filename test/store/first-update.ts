@@ -12,8 +12,7 @@ import {
 } from "node:fs"
 import { join } from "node:path"
 import { test } from "tap"
-import { makeCurrent, makeStore, OTHER, OWNER, picture } from "../fixture/store/kit.js"
-import { runProgram } from "../harness/program.js"
+import { ctxPath, makeCurrent, makeStore, OTHER, OWNER, picture, run } from "../fixture/store/kit.js"
 
 const mode = (path: string) => (lstatSync(path).mode & 0o7777).toString(8)
 const facts = (path: string) => {
@@ -58,7 +57,7 @@ test("roll.1 an update of an empty directory makes the layout, modes and state o
 
 test("roll.1 (umask) the modes do not depend on the caller's umask", async t => {
   const store = await makeStore()
-  const made = await runProgram(["/bin/sh", "-c", `umask 077; exec "$@"`, "sh", ...(await command(store))])
+  const made = await run(["/bin/sh", "-c", `umask 077; exec "$@"`, "sh", ...(await command(store))])
   t.equal(made.code, 0, made.stderr)
   t.equal(mode(store.storage), "755")
   t.equal(mode(join(store.current(), "agent/coder.d/policy")), "644")
@@ -66,7 +65,6 @@ test("roll.1 (umask) the modes do not depend on the caller's umask", async t => 
 })
 
 async function command(store: { storage: string }): Promise<string[]> {
-  const { ctxPath } = await import("../fixture/store/kit.js")
   return [await ctxPath(), "storage", "update", "--owner", String(OWNER), store.storage]
 }
 
@@ -76,7 +74,7 @@ test("roll.2 a second update selects the same generation and writes nothing belo
   const generations = join(store.storage, "generations")
   const before = newestCtime(generations)
   const trace = join(store.dir, "trace")
-  const again = await runProgram([
+  const again = await run([
     "/usr/bin/strace",
     "-f",
     "-e",
@@ -133,7 +131,7 @@ test("a link that the owner planted in his home leads an update nowhere", async 
 test("roll.21 an ordinary user cannot open a generation but reads and executes what he knows by name", async t => {
   const store = await makeStore()
   const current = await makeCurrent(store)
-  const as = (...words: string[]) => runProgram(words, { uid: OTHER })
+  const as = (...words: string[]) => run(words, { uid: OTHER })
   t.match((await as("/bin/ls", current)).stderr, /Permission denied/)
   t.match((await as("/usr/bin/flock", "-sn", current, "true")).stderr, /Permission denied/)
   const read = await as("/bin/cat", join(store.storage, "current/agent/coder.d/policy"))
