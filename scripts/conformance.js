@@ -149,7 +149,7 @@ export function checkConformance(root, titles = readTitles(root)) {
       const before = git(root, "show", `${revision}:spec/${file}`)
       if (before !== undefined) failures.push(...compareItems(prefix, parseItems(before), items))
     }
-    return { file, prefix, items: items.map(item => ({ ...item, full: [], part: [] })) }
+    return { file, prefix, items: items.map(item => ({ ...item, ...noTitles() })) }
   })
   for (const title of titles) {
     for (const { prefix, number, isPart } of parseCitations(title.title, prefixes)) {
@@ -168,6 +168,11 @@ export function checkConformance(root, titles = readTitles(root)) {
     }
   }
   return { documents, failures: [...new Set(failures)], revisions, titles: titles.length }
+}
+
+/** @returns {{ full: Title[], part: Title[] }} */
+function noTitles() {
+  return { full: [], part: [] }
 }
 
 /** Takes the mark off each item with a full title. Gives how many. @param {string} root */

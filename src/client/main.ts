@@ -50,20 +50,20 @@ async function dispatch(argv: readonly string[], options: RunOptions, running: R
   const isHelp = words.length === 0 || words[0] === "help" || hasFlag(argv, "--help")
   const config = await readConfig(options, isHelp || PLUGIN_WORDS.includes(words[0] ?? ""))
   if (argv[0] === "--version") return writeOut(`${config.userAgent}\n`)
-  if (words.length === 0 && argv.length > 0 && argv[0] !== "--help") throw unknownFlag(argv[0] as string)
+  const isWhole = words.length === 0 || words[0] === "help"
+  const flag = argv.find(word => word.startsWith("-") && word !== "--help")
+  if (isWhole && flag !== undefined) throw unknownFlag(flag, [])
   const subject = words[0] === "help" ? words.slice(1) : words
   const id = findCommandId(config, subject)
   if (isHelp) {
-    const topic = subject.join(":")
-    const isKnown = id !== undefined || subject.length === 0 || config.findTopic(topic) !== undefined
-    if (!isKnown) throw unknownCommand(config, subject)
-    return showHelp(config, id ?? topic)
+    if (id === undefined && subject.length > 0 && !isTopic(config, subject)) throw unknownCommand(config, subject)
+    return showHelp(config, id ?? subject.join(":"))
   }
   if (id === undefined) {
-    if (config.findTopic(words.join(":")) !== undefined && words.length === argv.length) {
-      return showHelp(await readConfig(options, true), words.join(":"))
-    }
-    throw unknownCommand(config, words)
+    if (!isTopic(config, words)) throw unknownCommand(config, words)
+    const next = argv[words.length]
+    if (next !== undefined) throw unknownFlag(next, words)
+    return showHelp(await readConfig(options, true), words.join(":"))
   }
   const cached = config.findCommand(id, { must: true })
   running.context = failureContext({ ...cached, flags: cached.flags, id: cached.id })
@@ -86,9 +86,13 @@ function findCommandId(config: Config, words: readonly string[]): string | undef
   return undefined
 }
 
+function isTopic(config: Config, words: readonly string[]): boolean {
+  return words.every(word => !word.includes(":")) && config.findTopic(words.join(":")) !== undefined
+}
+
 function unknownCommand(config: Config, words: readonly string[]): Error {
   let depth = words.length - 1
-  while (depth > 0 && config.findTopic(words.slice(0, depth).join(":")) === undefined) depth--
+  while (depth > 0 && !isTopic(config, words.slice(0, depth))) depth--
   const parent = words.slice(0, depth)
   const siblings = config.commandIDs
     .map(id => id.split(":"))
@@ -100,9 +104,10 @@ function unknownCommand(config: Config, words: readonly string[]): Error {
   return usageError(`unknown command ${words.slice(0, depth + 1).join(" ")}`, hint)
 }
 
-function unknownFlag(word: string): Error {
-  const nearest = findNearest(word, ["--help", "--version"])
-  return usageError(`unknown flag ${word}`, nearest === undefined ? "see ctx --help" : `use ${nearest}`)
+function unknownFlag(word: string, words: readonly string[]): Error {
+  const nearest = findNearest(word, words.length === 0 ? ["--help", "--version"] : ["--help"])
+  const hint = nearest === undefined ? ["see ctx", ...words, "--help"].join(" ") : `use ${nearest}`
+  return usageError(`unknown flag ${word === "" ? '""' : word}`, hint)
 }
 
 // Plug-ins are read only when one is asked for or the whole is shown: a reading command pays for no other manifest.

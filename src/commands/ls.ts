@@ -20,13 +20,13 @@ export default class Ls extends CtxCommand {
     const path = absolutePath(this.places, args.path ?? "")
     checkMountedFor(this.places, path)
     const entries = statOrLink(path).isDirectory() ? readEntries(path, path === this.places.root) : [ownEntry(path)]
-    await this.text(entries.map(entry => `${entry.name}\n`).join(""))
-    return entries
+    await this.text(entries.map(entry => `${escapeBytes(entry.bytes)}\n`).join(""))
+    return entries.map(({ bytes, type }) => ({ name: nameText(bytes), type }))
   }
 }
 
 interface Entry {
-  name: string
+  bytes: Buffer
   type: "file" | "dir" | "link" | "socket" | "other"
 }
 
@@ -40,12 +40,18 @@ function readEntries(path: string, isRoot: boolean): Entry[] {
   const order = new Map<string, number>(isRoot ? ROOT_ENTRIES.map((name, i) => [name, i]) : [])
   const rank = (entry: Dirent<Buffer>): number => order.get(entry.name.toString("latin1")) ?? order.size
   found.sort((a, b) => rank(a) - rank(b) || Buffer.compare(a.name, b.name))
-  return found.map(entry => ({ name: escapeBytes(entry.name), type: typeOf(entry) }))
+  return found.map(entry => ({ bytes: entry.name, type: typeOf(entry) }))
 }
 
 function ownEntry(path: string): Entry {
   const name = path.replace(/\/+$/, "").split("/").pop() ?? ""
-  return { name: escapeBytes(Buffer.from(name)), type: typeOf(lstatSync(path)) }
+  return { bytes: Buffer.from(name), type: typeOf(lstatSync(path)) }
+}
+
+// JSON has escapes of its own, but no way to hold a name that is no UTF-8.
+function nameText(bytes: Buffer): string {
+  const text = bytes.toString("utf8")
+  return Buffer.from(text).equals(bytes) ? text : escapeBytes(bytes)
 }
 
 function typeOf(entry: Pick<Stats, "isFile" | "isDirectory" | "isSymbolicLink" | "isSocket">): Entry["type"] {
