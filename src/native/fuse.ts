@@ -272,7 +272,8 @@ export class FuseMount {
   constructor(o: FuseOptions) {
     if (!o.mountPoint.startsWith("/")) refuse("EINVAL", "the mount point is relative: give an absolute path")
     o.zones.forEach((zone, i) => {
-      if (zone.id !== i) refuse("EINVAL", `zone ${zone.name} has id ${zone.id} at index ${i}: number zones from 0 in order`)
+      if (zone.id !== i)
+        refuse("EINVAL", `zone ${zone.name} has id ${zone.id} at index ${i}: number zones from 0 in order`)
     })
     this.#native = face(() => new (addon.FuseMount as unknown as NativeMountClass)(o))
   }

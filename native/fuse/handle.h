@@ -1,0 +1,68 @@
+// Open handles: each with its own backing descriptor, its fixed bytes, or its listing.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fuse/table.h"
+
+namespace cortexfs {
+
+// One entry of a listing.
+struct Item {
+  uint64_t ino;
+  uint32_t type;          // DT_*
+  uint32_t name_at;       // in Listing::names
+  uint32_t name_size;
+  const Entry* entry;     // generated, or shown by the tree; null for a plain backing child
+};
+
+// A snapshot of a directory. `tree` keeps the entries alive.
+struct Listing {
+  std::vector<Item> items;
+  std::string names;
+  TreeRef tree;
+  bool is_filled = false;
+
+  std::string_view name(const Item& item) const { return std::string_view(names).substr(item.name_at, item.name_size); }
+  void add(std::string_view name, uint64_t ino, uint32_t type, const Entry* entry);
+};
+
+struct Handle {
+  uint64_t id = 0;
+  NodeRef node;
+  uint32_t flags = 0;
+  bool is_dir = false;
+  bool is_live = false;
+  bool is_data = false;   // counted in the node's opens
+  Fd fd;                  // backing file or directory
+  Body body;              // bytes of a generated file
+  std::mutex lock;        // guards the listing
+  Listing listing;
+};
+using HandleRef = std::shared_ptr<Handle>;
+
+class HandleTable {
+ public:
+  HandleTable() { slots_.resize(1); }
+  // Gives the handle its id, which is never used again.
+  uint64_t add(const HandleRef& handle);
+  HandleRef get(uint64_t id);
+  HandleRef take(uint64_t id);
+  void clear();
+  size_t size();
+
+ private:
+  struct Slot {
+    HandleRef handle;
+    uint32_t generation = 0;
+  };
+  std::mutex lock_;       // guards all below
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+  size_t size_ = 0;
+};
+
+}  // namespace cortexfs
