@@ -42,6 +42,7 @@ export const PHASES = ["idle", "queued", "model", "tool", "approval", "input", "
 export type SessionState = (typeof SESSION_STATES)[number]
 export type DoneStatus = (typeof DONE_STATUSES)[number]
 export type AgentStatus = (typeof AGENT_STATUSES)[number]
+export type DoctorWord = (typeof DOCTOR_WORDS)[number]
 export type Phase = (typeof PHASES)[number]
 
 function known<W extends string>(words: readonly W[], s: string, unknown: W): W {

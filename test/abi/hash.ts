@@ -13,5 +13,5 @@ t.test("session.16 (FNV table) every cwd of the table has its key", async t => {
 t.test("the hash of nothing is the offset basis and 16 digits are always given", async t => {
   t.equal(fnv1a(""), "cbf29ce484222325")
   t.equal(fnv1a(Buffer.from("/workspace/专案")), "26b7ecce6e020218")
-  for (let i = 0; i < 2000; i++) t.match(fnv1a(String(i)), /^[0-9a-f]{16}$/)
+  for (let i = 0; i < 2000; i++) if (!/^[0-9a-f]{16}$/.test(fnv1a(String(i)))) t.fail(String(i))
 })

@@ -1,4 +1,5 @@
 // Strict, canonical and one-line JSON.
+import assert from "node:assert/strict"
 import fc from "fast-check"
 import t from "tap"
 import { CtxError } from "../../src/abi/error.js"
@@ -11,11 +12,12 @@ const bytes = (...b: (number | string)[]) =>
 t.test("strict JSON agrees with JSON.parse wherever keys are unique", async t => {
   fc.assert(
     fc.property(fc.json({ maxDepth: 6 }), text => {
-      t.same(parseJson(text), JSON.parse(text))
-      t.same(parseJson(Buffer.from(text)), JSON.parse(text))
+      assert.deepEqual(parseJson(text), JSON.parse(text))
+      assert.deepEqual(parseJson(Buffer.from(text)), JSON.parse(text))
     }),
     { numRuns: 2000 },
   )
+  t.pass()
 })
 
 t.test("strict JSON refuses every text that JSON.parse refuses, with EINVAL", async t => {
@@ -31,15 +33,16 @@ t.test("strict JSON refuses every text that JSON.parse refuses, with EINVAL", as
         expected = undefined
       }
       try {
-        t.same({ value: parseJson(text) }, expected)
+        assert.deepEqual({ value: parseJson(text) }, expected)
       } catch (e) {
         if (!(e instanceof CtxError) || e.code !== "EINVAL") throw e
         // A text that JSON.parse takes may only be refused for two equal keys.
-        if (expected !== undefined) t.match(e.message, /occurs twice/)
+        if (expected !== undefined) assert.match(e.message, /occurs twice/)
       }
     }),
     { numRuns: 3000 },
   )
+  t.pass()
 })
 
 t.test("a duplicate key is EINVAL at any depth, however it is written", async t => {
@@ -69,11 +72,12 @@ t.test("any object with one key repeated is refused", async t => {
       const keys = Object.keys(o)
       const again = JSON.stringify(keys[pick % keys.length])
       const text = `${JSON.stringify(o).slice(0, -1)},${again}:null}`
-      t.throws(() => parseJson(text), EINVAL)
-      t.throws(() => parseJson(`[1,{"k":${text}}]`), EINVAL)
+      assert.throws(() => parseJson(text), EINVAL)
+      assert.throws(() => parseJson(`[1,{"k":${text}}]`), EINVAL)
     }),
     { numRuns: 500 },
   )
+  t.pass()
 })
 
 t.test("bytes that are not UTF-8 and a byte order mark are EINVAL", async t => {
@@ -144,10 +148,11 @@ t.test("canonical JSON does not depend on key order and reads back", async t => 
   }
   fc.assert(
     fc.property(fc.jsonValue(), v => {
-      t.equal(canonicalJson(reversed(v)), canonicalJson(v))
-      t.equal(canonicalJson(parseJson(canonicalJson(v))), canonicalJson(v))
+      assert.equal(canonicalJson(reversed(v)), canonicalJson(v))
+      assert.equal(canonicalJson(parseJson(canonicalJson(v))), canonicalJson(v))
     }),
   )
+  t.pass()
 })
 
 t.test("a row is one line that escapes only what it must and reads back", async t => {
@@ -160,8 +165,8 @@ t.test("a row is one line that escapes only what it must and reads back", async 
   fc.assert(
     fc.property(fc.dictionary(fc.string({ unit: "binary" }), fc.jsonValue()), o => {
       const row = formatRow(o)
-      t.notMatch(row, /[\n\ud800-\udfff]/u)
-      t.same(parseJson(Buffer.from(row)), JSON.parse(row))
+      assert.doesNotMatch(row, /[\n\ud800-\udfff]/u)
+      assert.deepEqual(parseJson(Buffer.from(row)), JSON.parse(row))
     }),
   )
 })

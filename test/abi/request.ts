@@ -1,7 +1,7 @@
 // The first frame of a connection.
 import { readFileSync } from "node:fs"
 import fc from "fast-check"
-import t from "tap"
+import t, { type Test } from "tap"
 import { CtxError } from "../../src/abi/error.js"
 import { OPS, parseRequest, type SendRequest } from "../../src/abi/frame.js"
 import { ARG_MAX, FRAME_MAX, INPUT_MAX } from "../../src/abi/limit.js"
@@ -12,11 +12,8 @@ const RUN = "ctx-7f3a90c1d2e4455b8a6c0f1e2d3b4a59"
 const line = (o: unknown) => Buffer.from(`${JSON.stringify(o)}\n`)
 const parse = (o: unknown) => parseRequest(line(o))
 const send = (more: object = {}) => parse({ op: "send", id: "m-1", input: "x", ...more }) as SendRequest
-const refuse = (
-  t: { throws: (fn: () => unknown, wanted: object, name: string) => unknown },
-  o: unknown,
-  error: object = EINVAL,
-) => t.throws(() => parse(o), error, JSON.stringify(o).slice(0, 200))
+const refuse = (t: Test, o: unknown, error: { code: string } = EINVAL) =>
+  t.throws(() => parse(o), error, JSON.stringify(o).slice(0, 200))
 
 t.test("session.1 (parser) a ping is a request with or without its LF and with unknown fields", async t => {
   t.same(parseRequest(Buffer.from('{"op":"ping"}\n')), { op: "ping" })
