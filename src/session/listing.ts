@@ -5,7 +5,7 @@ import { type SessionState, showSessionState } from "../abi/status.js"
 import { formatTs } from "../abi/time.js"
 import { isRunLocked, openBacking } from "./backing.js"
 import { openDirectory } from "./entry.js"
-import { readCurrent, readList } from "./indices.js"
+import { listDirectories, readCurrent, readList } from "./indices.js"
 import { ORIGINS, originOf, readLineValue, readMeta } from "./meta.js"
 
 /** A session as displayed. `updated` is a TS, absent when `updated_at` is missing or malformed. */
@@ -44,6 +44,22 @@ export function listSessions(sessionsDir: string, options: { origin?: string; al
     // Array.prototype.sort is stable, so the order of the list stays inside each group.
     const rank = (s: ListedSession) => GROUPS.indexOf(s.group) * 2 + (s.isCurrent ? 0 : 1)
     return shown.sort((a, b) => rank(a) - rank(b))
+  } finally {
+    closeSync(sessionsFd)
+  }
+}
+
+/** Names of every session directory, listed or not, in byte order. A missing directory gives none. Errors: `EACCES`. */
+export function listSessionNames(sessionsDir: string): string[] {
+  let sessionsFd: number
+  try {
+    sessionsFd = openSync(sessionsDir, constants.O_RDONLY | constants.O_DIRECTORY)
+  } catch (e) {
+    if (codeOf(e) === "ENOENT") return []
+    throw e
+  }
+  try {
+    return listDirectories(sessionsFd).sort()
   } finally {
     closeSync(sessionsFd)
   }

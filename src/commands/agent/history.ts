@@ -47,13 +47,13 @@ export default class History extends CtxCommand {
 }
 
 // The whole file is read, because a damage anywhere in it must be told.
-async function lastOf(rows: AsyncIterable<Row>, count: number): Promise<Row[]> {
+async function* lastOf(rows: AsyncIterable<Row>, count: number): AsyncGenerator<Row> {
   const last: Row[] = []
   for await (const row of rows) {
     last.push(row)
     if (last.length > count) last.shift()
   }
-  return last
+  yield* last
 }
 
 function formatRow(row: MessageRow): string {

@@ -5,7 +5,7 @@ import { CtxCommand } from "../../../client/command.js"
 import { escapeText } from "../../../client/escape.js"
 import { usageError } from "../../../client/failure.js"
 import { agentSessionsDir, parseAgent, resolveSession } from "../../../client/session.js"
-import { listSessions } from "../../../session/listing.js"
+import { listSessionNames } from "../../../session/listing.js"
 import type { Proof } from "../../../session/prove.js"
 import { verifyNamed } from "../../../session/reader.js"
 
@@ -36,8 +36,12 @@ export default class Verify extends CtxCommand {
     const actions: unknown[] = []
     if (flags.all) {
       const sessionsDir = agentSessionsDir(places, agent, flags.shared)
-      for (const { session } of listSessions(sessionsDir, { all: true })) {
-        actions.push(...(await this.verify(sessionsDir, session, `${session}/`)))
+      for (const session of listSessionNames(sessionsDir)) {
+        try {
+          actions.push(...(await this.verify(sessionsDir, session, `${session}/`)))
+        } catch (e) {
+          this.report(e)
+        }
       }
     } else {
       const { sessionsDir, session } = await resolveSession(places, agent, {
