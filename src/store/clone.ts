@@ -17,12 +17,10 @@ import {
 import { CtxError } from "../abi/error.js"
 import { copyRange, reflink } from "../native/sys.js"
 import { writeAll } from "./file.js"
-import { at, listNames, openDirAt, statAt } from "./walk.js"
+import { at, DEPTH_MAX, listNames, openDirAt, statAt } from "./walk.js"
 
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants
 const LOG_MAX = 1024 * 1024
-/** Deeper than any tree of ours; stops a directory owner from exhausting descriptors and stack. */
-const DEPTH_MAX = 64
 const KEPT_BITS = 0o1777n
 
 interface Place {
@@ -38,12 +36,20 @@ function fault(path: string, why: string): CtxError {
   return new CtxError("EINVAL", `${path}: ${why}`, { path, hint: "remove it, then run again" })
 }
 
+/**
+ * A time as Node.js takes it: seconds, which it cuts to whole microseconds. The half microsecond keeps what is whole
+ * already, so that a file does not grow older with every roll.
+ */
+function secondsOf(ns: bigint): number {
+  return Number(ns / 1000n) / 1e6 + 5e-7
+}
+
 /** Owner, mode without set-id bits, mtime. Owner first: it clears bits that the mode sets. */
 function keepFacts(fd: number, stat: BigIntStats): void {
   const now = fstatSync(fd, { bigint: true })
   if (now.uid !== stat.uid || now.gid !== stat.gid) fchownSync(fd, Number(stat.uid), Number(stat.gid))
   fchmodSync(fd, Number(stat.mode & KEPT_BITS))
-  const mtimeS = Number(stat.mtimeNs) / 1e9
+  const mtimeS = secondsOf(stat.mtimeNs)
   futimesSync(fd, mtimeS, mtimeS)
 }
 
@@ -84,7 +90,7 @@ function cloneLink(place: Place, name: Buffer, stat: BigIntStats): void {
   const path = at(place.dstFd, name)
   symlinkSync(readlinkSync(at(place.srcFd, name), { encoding: "buffer" }), path)
   if (process.geteuid!() === 0) lchownSync(path, Number(stat.uid), Number(stat.gid))
-  const mtimeS = Number(stat.mtimeNs) / 1e9
+  const mtimeS = secondsOf(stat.mtimeNs)
   lutimesSync(path, mtimeS, mtimeS)
 }
 

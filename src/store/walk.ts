@@ -17,6 +17,9 @@ import { isAtOrBelow } from "../abi/path.js"
 const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK } = constants
 const REMOVE_TRIES = 3
 
+/** Deeper than any tree of ours; stops a directory's owner from exhausting descriptors and stack of those who walk it. */
+export const DEPTH_MAX = 64
+
 /**
  * A name in an open directory as a path for Node.js's calls. The name is one component, so nothing but its own last
  * link could be followed, and every call here refuses that. Bytes, since a person's file name need not be UTF-8.
