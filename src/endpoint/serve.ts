@@ -1,4 +1,4 @@
-import { homedir } from "node:os"
+import { userInfo } from "node:os"
 import { setTimeout as sleep } from "node:timers/promises"
 import { codeOf } from "../abi/error.js"
 import { IDLE_EXIT_MS, STOP_MS } from "../abi/limit.js"
@@ -10,7 +10,6 @@ import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
 import { loadInterpreter } from "../policy/interpreter.js"
-import { findAccount } from "../store/account.js"
 import { readAgent } from "../store/agent.js"
 import { pinSource, type Source } from "../store/generation.js"
 import { Controls } from "./controls.js"
@@ -50,6 +49,15 @@ function findIdentity(source: Source, name: string): { identity: Identity | unde
   }
 }
 
+/** The home directory of the account of this process; undefined without one. */
+function findHome(): string | undefined {
+  try {
+    return userInfo().homedir
+  } catch {
+    return undefined
+  }
+}
+
 function findFault(source: Source, name: string): unknown {
   try {
     readAgent(source, name)
@@ -71,11 +79,10 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
   const taken = await takeListener("agent")
   const source = await pinSource(options.source)
   const { identity, fault: identityFault } = findIdentity(source, name)
-  // Looked up before root is given up: the name service may need it.
-  const home = identity && (isSystem ? findAccount(identity.uid)?.home : homedir())
   const listener = taken ?? (await bindListener(systemAgentSocket(name, runDir)))
   takeIdentity(identity ?? (isSystem ? NOBODY : { uid: process.geteuid!(), gid: process.getegid!(), groups: [] }))
 
+  const home = findHome()
   const owner = home === undefined ? undefined : { home, env: isSystem ? {} : process.env }
   const host: Host = {
     source,

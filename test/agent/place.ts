@@ -1,0 +1,123 @@
+import { existsSync, mkdirSync, readdirSync, renameSync, symlinkSync, writeFileSync } from "node:fs"
+import { join } from "node:path"
+import t, { type Test } from "tap"
+import { isRunning, waitFor } from "../fixture/agent/process.js"
+import { call, fingerprint, makeStage, type Stage } from "../fixture/agent/stage.js"
+
+t.test("where a run may happen", async t => {
+  const stage: Stage = await makeStage()
+  t.teardown(() => stage.stop())
+  await stage.send([{ say: "first" }]).over()
+
+  const refused = async (t: Test, code: string, more: object) => {
+    const before = fingerprint(stage.sessionDir)
+    const c = await stage.send([{ say: "x" }], more).over()
+    t.match(c.frames, [{ type: "error", code }], JSON.stringify(more))
+    t.strictSame(fingerprint(stage.sessionDir), before, "nothing is recorded")
+  }
+
+  t.test("session.11 cwd: the default, and each refusal, with nothing recorded", async t => {
+    writeFileSync(join(stage.workspace, "file"), "x")
+    mkdirSync(join(stage.workspace, "sub"))
+    symlinkSync("/etc", join(stage.workspace, "out"))
+    symlinkSync("sub", join(stage.workspace, "in"))
+    const run = await stage.send([{ say: "x" }], { cwd: undefined }).over()
+    t.match(run.frames[0], { type: "start", cwd: "/workspace" })
+    await refused(t, "ENOENT", { cwd: "/workspace/none" })
+    await refused(t, "ENOTDIR", { cwd: "/workspace/file" })
+    await refused(t, "EACCES", { cwd: "/etc" })
+    await refused(t, "EACCES", { cwd: "/workspace/out" })
+    await refused(t, "ENOENT", { cwd: "/nowhere/at/all" })
+    for (const cwd of ["rel", "/a/../b", "/workspace/", "//workspace", ""]) await refused(t, "EINVAL", { cwd })
+    for (const cwd of ["/workspace/sub", "/workspace/in", "/home/agent", "/ctx/tool", "/home/agent/data"]) {
+      const ok = await stage.send([{ say: "x" }], { cwd }).over()
+      t.match(ok.frames.at(-1), { type: "done", status: "ok" }, cwd)
+    }
+  })
+
+  t.test("session.30 (storage and configuration only) a workspace that holds what is closed is EACCES", async t => {
+    for (const workspace of [
+      "/",
+      "/etc/cortexfs",
+      "/proc",
+      "/var",
+      stage.stack.dataRoot,
+      stage.stack.dir,
+      stage.sessionDir,
+    ]) {
+      const code = existsSync(workspace) ? "EACCES" : "ENOENT"
+      await refused(t, code, { workspace })
+    }
+    await refused(t, "ENOENT", { workspace: join(stage.workspace, "none") })
+    await refused(t, "EACCES", { workspace: join(stage.workspace, "file") })
+    await refused(t, "EACCES", { workspace: "/root" })
+  })
+
+  t.test("session.12 (temp) a temp run leaves no file and no index line, and is not replayed or seen", async t => {
+    const before = fingerprint(stage.sessionDir)
+    const temp = { scope: "temp", session: "passing", id: "t-1" }
+    const run = await stage.send([{ say: "a" }, call("fs.list", {}), { say: "b" }], temp).over()
+    t.match(run.frames.at(-1), { type: "done", status: "ok" })
+    t.ok(
+      run.frames.every(f => !("seq" in f)),
+      "temp frames have no seq",
+    )
+    t.ok(run.frames.filter(f => f.type !== "delta").every(f => "ts" in f))
+    t.strictSame(fingerprint(stage.sessionDir), before)
+    t.notOk(readdirSync(stage.sessionDir).includes("passing"))
+    const again = await stage.send([{ say: "a" }, call("fs.list", {}), { say: "b" }], temp).over()
+    t.match(again.frames[0], { type: "start" }, "runs again")
+    t.not(again.frames[0]!.run, run.frames[0]!.run)
+    const status = await stage.owner.ask(stage.runtime.socket, { op: "status", session: "passing" })
+    t.match(status.frames, [{ status: "idle" }])
+  })
+
+  t.test("session.12 (temp) closing its connection ends the processes of a temp run", async t => {
+    stage.tool("nap", '#!/bin/sh\nsleep "$1"\n')
+    const run = stage.send([call("nap", { args: ["34.7"] })], { scope: "temp", session: "passing" })
+    await run.frame("tool_call")
+    await waitFor(() => isRunning("sleep", "34.7"))
+    run.destroy()
+    await waitFor(() => !isRunning("sleep", "34.7"))
+    t.pass()
+  })
+
+  t.test("a temp run is cancelled by its run id while it lives", async t => {
+    const run = stage.send([{ sleep_ms: 30000 }], { scope: "temp", session: "passing" })
+    const start = await run.frame("start")
+    const cancel = await stage.owner.ask(stage.runtime.socket, { op: "cancel", id: start.run })
+    t.match(cancel.frames, [{ type: "done", status: "cancelled", run: start.run }])
+    await run.over()
+    t.match((await stage.owner.ask(stage.runtime.socket, { op: "cancel", id: start.run })).frames, [{ code: "ENOENT" }])
+  })
+
+  t.test("session.12 (refusals) scope shared needs a space, the policy and Linux rights", async t => {
+    await refused(t, "EINVAL", { scope: "shared" })
+    await refused(t, "EINVAL", { scope: "private", shared: "lab" })
+    await refused(t, "ENOENT", { scope: "shared", shared: "nolab" })
+    mkdirSync(join(stage.stack.dataRoot, "shared/lab"), { mode: 0o755 })
+    await refused(t, "EACCES", { scope: "shared", shared: "lab" })
+  })
+
+  t.test("runtime.4 without bubblewrap a send is EHOSTDOWN, no row, no process", async t => {
+    renameSync("/usr/bin/bwrap", "/usr/bin/bwrap.away")
+    try {
+      await refused(t, "EHOSTDOWN", {})
+    } finally {
+      renameSync("/usr/bin/bwrap.away", "/usr/bin/bwrap")
+    }
+    t.match((await stage.send([{ say: "x" }]).over()).frames.at(-1), { type: "done", status: "ok" })
+  })
+})
+
+t.test("security.35 (send only) with the view unmounted a send is EHOSTDOWN and starts no process", async t => {
+  const stage = await makeStage()
+  t.teardown(() => stage.stop())
+  await stage.send([{ say: "x" }]).over()
+  await stage.view.stop()
+  const before = fingerprint(stage.sessionDir)
+  const c = await stage.send([{ say: "x" }]).over()
+  t.match(c.frames, [{ type: "error", code: "EHOSTDOWN" }])
+  t.strictSame(fingerprint(stage.sessionDir), before)
+  t.match((await stage.owner.ask(stage.runtime.socket, { op: "ping" })).frames, [{ type: "pong" }], "it serves on")
+})
