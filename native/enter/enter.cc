@@ -8,13 +8,16 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef SYS_close_range
@@ -32,6 +35,7 @@ constexpr int PAYLOAD_FD = 3;
 constexpr int STATUS_FD = 4;
 constexpr char PAYLOAD_PATH[] = "/run/cortexfs/payload";
 constexpr int EXIT_REFUSED = 126;
+constexpr int INIT_WAIT_US = 5000000;
 
 [[noreturn]] void refuse(int number) {
   const char* name = strerrorname_np(number);
@@ -69,8 +73,32 @@ void set_limit(int resource, rlim_t value) {
   if (setrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) refuse(errno);
 }
 
-// bubblewrap's own pipe to this process may be all that is left of a launcher that was killed while it held us: then
-// nobody will ever reap the payload, and it must not begin.
+// Waits until the init of this sandbox serves as one. bubblewrap makes it die with its parent only after it has started
+// us; a launcher killed before that would leave a sandbox that nobody ends. An orphan tells: once the init has reaped
+// it, everything it does before it waits for children is done.
+void await_init() {
+  pid_t* orphan = static_cast<pid_t*>(mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (orphan == MAP_FAILED) refuse(errno);
+  *orphan = 0;
+  pid_t parent = fork();
+  if (parent < 0) refuse(errno);
+  if (parent == 0) {
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    *orphan = child;
+    _exit(0);
+  }
+  while (waitpid(parent, nullptr, 0) < 0)
+    if (errno != EINTR) refuse(errno);
+  if (*orphan <= 0) refuse(EAGAIN);
+  for (int waited_us = 0; kill(*orphan, 0) == 0; waited_us += 100) {
+    if (waited_us > INIT_WAIT_US) refuse(EHOSTDOWN);
+    usleep(100);
+  }
+  munmap(orphan, sizeof(pid_t));
+}
+
+// Whether the launcher lives: it holds the other end of the status pipe. Without it nobody would end the payload.
 bool has_launcher() {
   struct pollfd entry = {STATUS_FD, POLLOUT, 0};
   if (poll(&entry, 1, 0) < 0) return false;
@@ -101,6 +129,7 @@ int main(int argc, char** argv) {
   (void)put;
   if (syscall(SYS_close_range, PAYLOAD_FD, ~0U, CLOSE_RANGE_CLOEXEC) != 0) refuse(errno);
   if (!is_restricted()) refuse(EHOSTDOWN);
+  await_init();
   if (!has_launcher()) _exit(EXIT_REFUSED);
 
   set_limit(RLIMIT_NOFILE, 1024);

@@ -207,6 +207,16 @@ class Box {
     return this.initFd !== undefined && pidfdSignal(this.initFd, number, { group })
   }
 
+  /** The init of a bubblewrap that can no longer make one; undefined when it has none or is gone. */
+  private async findLateInit(): Promise<number | undefined> {
+    const { pid } = this.child
+    if (pid === undefined || !this.child.kill("SIGSTOP")) return undefined
+    // Stopped (T) or ended: either way the call that makes a process is behind it or will not come.
+    while (!this.isOver && !/^[TtZX]/.test(readStat(pid)?.[0] ?? "X")) await sleep(1)
+    const init = this.isOver ? undefined : findChild(pid)
+    return init === undefined ? undefined : pidfdOpen(init)
+  }
+
   async end(graceMs: number): Promise<void> {
     if (this.isOver) return
     // The session of the payload is led by the init, which takes no SIGTERM itself.
@@ -215,8 +225,10 @@ class Box {
       await Promise.race([this.exited, sleep(graceMs, undefined, { signal: stop.signal }).catch(() => undefined)])
       stop.abort()
     }
-    if (this.initFd !== undefined) this.signal(SIGKILL)
-    else this.child.kill("SIGKILL")
+    // Killing bubblewrap alone would orphan an init that is still held.
+    this.initFd ??= await this.findLateInit()
+    this.signal(SIGKILL)
+    this.child.kill("SIGKILL")
     await this.exited
   }
 }
@@ -331,18 +343,22 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
     const streams = [stdin, stdout, status, ...(stderr ? [stderr] : [])]
     const current = box
     const cancel = () => void current.end(KILL_GRACE_MS)
-    l.signal?.addEventListener("abort", cancel, { once: true })
     let isLate = false
-    const late = setTimeout(() => {
-      isLate = true
-      void current.end(0)
-    }, BUILD_WAIT_MS)
+    let late: NodeJS.Timeout | undefined
     // A payload that does not read its input is no fault of the writer.
     stdin.on("error", () => undefined)
     try {
       await current.findInit(pid, deadline)
+      if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
       l.onHeld?.(pid, startTime)
-      if (!l.signal?.aborted) release(blockFd)
+      l.signal?.addEventListener("abort", cancel, { once: true })
+      late = setTimeout(() => {
+        isLate = true
+        void current.end(0)
+      }, BUILD_WAIT_MS)
+      release(blockFd)
+      closeAll([blockFd])
+      outside.delete(blockFd)
       const word = await readStatus(status)
       if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
       if (isLate) throw sandboxDown(`not built in ${BUILD_WAIT_MS / 1000} s`)
@@ -365,8 +381,9 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
       end: (graceMs = KILL_GRACE_MS) => current.end(graceMs),
     }
   } catch (e) {
-    closeAll(outside)
+    // First the end: a closed block descriptor would let a held sandbox go on.
     await box?.end(0)
+    closeAll(outside)
     throw e
   } finally {
     closeAll(inside)
