@@ -185,7 +185,7 @@ class NodeTable {
   std::unordered_map<std::string, Node*> by_path_;   // generated nodes, key = type digit + path
   std::unordered_map<uint64_t, uint64_t> devices_;   // foreign device -> index
   std::unordered_map<uint64_t, std::unordered_map<uint64_t, uint64_t>> odd_inos_;
-  uint64_t next_generated_ = GENERATED_BASE;
+  uint64_t next_generated_ = GENERATED_BASE + 1;
   uint64_t next_odd_ = GENERATED_BASE + (1ULL << 61);
   size_t backing_nodes_ = 0, kept_fds_ = 0;
   Node *oldest_ = nullptr, *newest_ = nullptr;
