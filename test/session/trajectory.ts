@@ -7,9 +7,9 @@ import { checkTrajectory } from "../../src/abi/atif.js"
 import { checkSteps, Trajectory } from "../../src/session/export.js"
 import type { Place } from "../../src/session/place.js"
 import { startTotals } from "../../src/session/trajectory.js"
-import { beginRun, libDir, makePlace, recordRun, Sessions, startOf } from "../fixture/session/place.js"
+import { beginRun, emptyEnv, libDir, makePlace, recordRun, Sessions, startOf } from "../fixture/session/place.js"
 import { OWNER } from "../harness/product.js"
-import { cleanEnv, startProgram, stopProgram } from "../harness/program.js"
+import { startProgram, stopProgram } from "../harness/program.js"
 
 const SPEC = readFileSync(new URL("../../spec/session-abi.md", import.meta.url), "utf8")
 
@@ -152,9 +152,8 @@ t.test("session.26 (store level) a trajectory of 100 MiB stopped in mid-file del
     const trajectory = await Trajectory.open(process.argv[1], "coder", "s")
     for await (const piece of trajectory.format()) process.stdout.write(piece)
   })`
-  const child = startProgram([process.execPath, "-e", script, place.dir], {
+  const child = startProgram([...emptyEnv(), process.execPath, "-e", script, place.dir], {
     uid: OWNER,
-    env: cleanEnv(),
     stdio: ["ignore", "ignore", "inherit"],
   })
   t.teardown(() => stopProgram(child))
