@@ -70,10 +70,12 @@ t.test("a scripted run", async t => {
     for (let turn = 0; turn < 5; turn++) {
       const old = files.map(path => readFileSync(path))
       await stage.send([{ say: `turn ${turn}` }, call("fs.list", {}), { say: "listed" }]).over()
-      files.forEach((path, i) => t.ok(readFileSync(path).subarray(0, old[i]!.length).equals(old[i]!), path))
+      for (const [i, path] of files.entries()) {
+        t.ok(readFileSync(path).subarray(0, old[i]!.length).equals(old[i]!), path)
+      }
     }
     const [messages, events] = files.map(readRows)
-    events!.forEach((row, i) => t.equal(row.seq, i + 1))
+    t.strictSame(events!.map(row => row.seq), events!.map((_, i) => i + 1))
     const ts = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
     t.ok([...messages!, ...events!].every(row => ts.test(row.ts as string)))
   })
