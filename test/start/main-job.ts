@@ -1,0 +1,107 @@
+// needs: root fuse bwrap
+import { spawn } from "node:child_process"
+import { once } from "node:events"
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import t from "tap"
+import { makeDir, OWNER, ROOT } from "../harness/product.js"
+import { cleanEnv, runProgram } from "../harness/program.js"
+
+const README = "# Fields\n\nThree fields of rye.\n"
+
+/** A workspace of `uid` with a README.md, in a directory that anybody may pass. */
+async function makeWorkspace(uid: number, mode = 0o755): Promise<string> {
+  const dir = join(makeDir(), "project")
+  mkdirSync(dir)
+  writeFileSync(join(dir, "README.md"), README)
+  await runProgram(["chown", "-R", `${uid}:${uid}`, dir], {})
+  chmodSync(dir, mode)
+  return dir
+}
+
+/** Temporary directories, mounts and processes of a main job. */
+function findTraces(): string[] {
+  const dirs = readdirSync(tmpdir()).filter(name => /^cortexfs-[A-Za-z0-9]{6}$/.test(name))
+  const mounts = readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .filter(line => dirs.some(dir => line.includes(`/${dir}/`)) || / \/ctx .* - fuse\.cortexfs/.test(line))
+  return [...dirs, ...mounts]
+}
+
+const command = [process.execPath, join(ROOT, "scripts/start.js")]
+
+t.test("the main job answers from the real file and shows the result as files", async t => {
+  const before = findTraces()
+  const workspace = await makeWorkspace(OWNER)
+  const { code, stdout, stderr } = await runProgram([...command, "what is in README.md?"], {
+    cwd: workspace,
+    timeoutMs: 120_000,
+  })
+  t.equal(code, 0, stderr)
+  t.match(stderr, `agents belong to uid ${OWNER}`)
+  t.match(stdout, "Three fields of rye.", "the answer quotes the file")
+  t.match(stdout, '"type":"tool_call"', "events are shown")
+  t.match(stdout, /^done$/m, "state is shown")
+  t.match(stdout, /"schema_version": ?"ATIF-v1\.7"/, "the trajectory is shown")
+  t.same(findTraces(), before, "no mount and no file is left")
+})
+
+t.test("a workspace that the owner cannot use is copied, and that is said", async t => {
+  const before = findTraces()
+  const workspace = await makeWorkspace(0, 0o700)
+  const { code, stdout, stderr } = await runProgram([...command, "what is in README.md?"], {
+    cwd: workspace,
+    timeoutMs: 120_000,
+  })
+  t.equal(code, 0, stderr)
+  t.match(stderr, "working on a copy")
+  t.match(stdout, "Three fields of rye.")
+  t.same(findTraces(), before)
+})
+
+t.test("a main job killed by SIGKILL leaves no mount, process or file", async t => {
+  const before = findTraces()
+  const workspace = await makeWorkspace(OWNER)
+  const child = spawn(command[0]!, [command[1]!, "--keep"], {
+    cwd: workspace,
+    env: cleanEnv(),
+    stdio: ["ignore", "ignore", "pipe"],
+  })
+  let stderr = ""
+  child.stderr.setEncoding("utf8").on("data", text => (stderr += text))
+  for (let waitedMs = 0; !stderr.includes("second terminal") && waitedMs < 60_000; waitedMs += 50)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  t.match(stderr, "second terminal")
+  const base = /installed (\S+)\/prefix/.exec(stderr)![1]!
+  const ended = once(child, "exit")
+  child.kill("SIGKILL")
+  await ended
+  for (let waitedMs = 0; existsSync(base) && waitedMs < 15_000; waitedMs += 50)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  t.same(findTraces(), before)
+  const { stdout } = await runProgram(["pgrep", "-f", base])
+  t.equal(stdout, "", "no process of it is left")
+})
+
+t.test("the main job runs for an ordinary user through fusermount3", async t => {
+  const workspace = await makeWorkspace(OWNER)
+  const dir = makeDir()
+  // A mount namespace of its own, in which /dev/fuse is open to all and the uid has an account.
+  const script = `
+    set -e
+    mknod -m 0666 ${dir}/fuse c 10 229
+    mount --bind ${dir}/fuse /dev/fuse
+    { cat /etc/passwd; echo 'ann:x:${OWNER}:${OWNER}::/:/bin/sh'; } > ${dir}/passwd
+    mount --bind ${dir}/passwd /etc/passwd
+    cd ${workspace}
+    exec setpriv --reuid=${OWNER} --regid=${OWNER} --clear-groups -- "$@"`
+  const inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]
+  const { code, stdout, stderr } = await runProgram([...inside, ...command, "what is in README.md?"], {
+    timeoutMs: 120_000,
+  })
+  t.equal(code, 0, stderr)
+  t.match(stderr, `agents belong to uid ${OWNER} (you)`)
+  t.match(stdout, "Three fields of rye.")
+  t.match(stdout, '"schema_version"')
+})
