@@ -77,14 +77,14 @@ int reopen(int path_fd, int flags, int* fd) {
   return 0;
 }
 
-int kill_privileges(int fd, const struct statx& now) {
+int kill_privileges(int fd, const struct statx& now, uint32_t gid) {
   if (!S_ISREG(now.stx_mode)) return 0;
   char path[40];
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   if (removexattr(path, "security.capability") != 0 && errno != ENODATA && errno != EOPNOTSUPP && errno != EPERM) return errno;
   uint32_t mode = now.stx_mode & 07777;
   uint32_t kept = mode & ~static_cast<uint32_t>(S_ISUID);
-  if ((mode & S_IXGRP) != 0) kept &= ~static_cast<uint32_t>(S_ISGID);
+  if ((mode & S_IXGRP) != 0 || gid != now.stx_gid) kept &= ~static_cast<uint32_t>(S_ISGID);
   if (kept == mode) return 0;
   return chmod(path, kept) == 0 ? 0 : errno;
 }

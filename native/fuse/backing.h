@@ -44,8 +44,9 @@ int open_beneath(int dir_fd, const char* path, uint64_t flags, uint32_t mode, bo
 // Opens what an O_PATH descriptor stands for.
 int reopen(int path_fd, int flags, int* fd);
 
-// Clears set-uid, set-gid (where group may execute) and capabilities, as a write by an unprivileged process does.
-int kill_privileges(int fd, const struct statx& now);
+// Clears set-uid, set-gid and capabilities, as a write by an unprivileged process does. A set-gid bit without group execution
+// stays for a caller in the file's group; of the caller's groups only `gid` is known here.
+int kill_privileges(int fd, const struct statx& now, uint32_t gid);
 
 // Prepares a thread of this engine: own umask of 0, and fsuid changes that keep capabilities.
 void enter_thread();

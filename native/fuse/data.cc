@@ -51,7 +51,7 @@ int Server::write_now(Call& c, const HandleRef& handle, const fuse_write_in* in,
   if ((in->write_flags & FUSE_WRITE_KILL_SUIDGID) != 0) {
     Stat stat;
     int error = stat_fd(fd, &stat);
-    if (error == 0) error = kill_privileges(fd, stat.raw);
+    if (error == 0) error = kill_privileges(fd, stat.raw, c.header->gid);
     if (error != 0) return error;
   }
   Fd at_offset;
@@ -132,7 +132,7 @@ int Server::fallocate(Call& c) {
     Stat stat;
     int error = stat_fd(fd, &stat);
     // The kernel leaves the duty of clearing set-uid bits to us (killpriv v2), and says nothing about who asks.
-    if (error == 0 && later.header->uid != 0) error = kill_privileges(fd, stat.raw);
+    if (error == 0 && later.header->uid != 0) error = kill_privileges(fd, stat.raw, later.header->gid);
     if (error != 0) return error;
     if (::fallocate(fd, static_cast<int>(again->mode), static_cast<off_t>(again->offset), static_cast<off_t>(again->length)) != 0) {
       return errno;
@@ -153,7 +153,7 @@ int Server::copy_range(Call& c) {
     const auto* again = later.in.take<fuse_copy_file_range_in>();
     Stat stat;
     int error = stat_fd(to->fd->fd, &stat);
-    if (error == 0 && later.header->uid != 0) error = kill_privileges(to->fd->fd, stat.raw);
+    if (error == 0 && later.header->uid != 0) error = kill_privileges(to->fd->fd, stat.raw, later.header->gid);
     if (error != 0) return error;
     off_t from_at = static_cast<off_t>(again->off_in), to_at = static_cast<off_t>(again->off_out);
     size_t length = std::min<uint64_t>(again->len, 1u << 30);

@@ -35,7 +35,7 @@ int Server::open(Call& c) {
   int error = open_file(node.get(), in->flags, &handle->fd, &stat);
   if (error == 0 && (in->flags & O_TRUNC) != 0) {
     if (ftruncate(handle->fd->fd, 0) != 0) error = errno;
-    if (error == 0 && (in->open_flags & FUSE_OPEN_KILL_SUIDGID) != 0) error = kill_privileges(handle->fd->fd, stat.raw);
+    if (error == 0 && (in->open_flags & FUSE_OPEN_KILL_SUIDGID) != 0) error = kill_privileges(handle->fd->fd, stat.raw, c.header->gid);
     if (error == 0) error = stat_fd(handle->fd->fd, &stat);
   }
   if (error != 0) return error == EMFILE ? ENFILE : error;
@@ -110,7 +110,8 @@ void Server::finish_open(Handle* handle, int zone_id, const Stat& stat, fuse_ope
       out->open_flags |= FOPEN_PASSTHROUGH;
       out->padding = extra.backing_id;
       if (wants_direct) out->open_flags |= FOPEN_DIRECT_IO;
-    } else if (extra.mode == Mode::Direct) {
+    } else if (extra.mode == Mode::Direct || (handle->flags & (O_ACCMODE | O_APPEND)) == (O_WRONLY | O_APPEND)) {
+      // By the page cache the kernel may cut one append in two at a page border; direct I/O sends it whole.
       out->open_flags |= FOPEN_DIRECT_IO;
     } else if (zone.caching == Caching::Keep && extra.was_opened && extra.opened_size == stat.raw.stx_size &&
                extra.opened_mtime_ns == stat.mtime_ns()) {

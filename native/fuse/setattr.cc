@@ -84,7 +84,7 @@ int Server::setattr_now(Call& c, const NodeRef& node, const fuse_setattr_in* in)
   if (changes == 0 || (valid & FATTR_KILL_SUIDGID) != 0) {
     Stat stat;
     int error = stat_fd(fd->fd, &stat);
-    if (error == 0) error = kill_privileges(fd->fd, stat.raw);
+    if (error == 0) error = kill_privileges(fd->fd, stat.raw, c.header->gid);
     if (error != 0) return error;
   }
   if ((valid & FATTR_SIZE) != 0) {
