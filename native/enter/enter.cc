@@ -1,13 +1,12 @@
 // cortexfs-enter: the first program of every sandbox (agent-tool-security 7.4). It proves the restrictions that
 // bubblewrap was asked for, sets the limits, and executes the payload. Nothing of it remains afterwards.
 //
-// argv[1..] are the payload's arguments. Descriptor 3 is the payload as it was checked (O_PATH), 4 the status pipe.
-// On the status pipe one LF says that the sandbox stands and this program runs; after it one errno name says that the
-// payload has not run. The pipe's end of file without a name says that it does.
+// argv[1..] are the payload's arguments. Descriptor 3 is the payload as it was checked (O_PATH), 4 the status socket.
+// On it one LF says that the sandbox stands; the launcher answers with one byte. One errno name says that the payload
+// has not run; the end without a name, after the LF, says that it does.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -41,7 +41,7 @@ constexpr int INIT_WAIT_US = 5000000;
   const char* name = strerrorname_np(number);
   char line[64];
   int size = snprintf(line, sizeof line, "%s\n", name == nullptr ? "EIO" : name);
-  ssize_t put = write(STATUS_FD, line, static_cast<size_t>(size));
+  ssize_t put = send(STATUS_FD, line, static_cast<size_t>(size), MSG_NOSIGNAL);
   (void)put;
   _exit(EXIT_REFUSED);
 }
@@ -98,11 +98,15 @@ void await_init() {
   munmap(orphan, sizeof(pid_t));
 }
 
-// Whether the launcher lives: it holds the other end of the status pipe. Without it nobody would end the payload.
-bool has_launcher() {
-  struct pollfd entry = {STATUS_FD, POLLOUT, 0};
-  if (poll(&entry, 1, 0) < 0) return false;
-  return (entry.revents & (POLLERR | POLLNVAL)) == 0;
+// Says that the sandbox stands, and waits for the launcher's word. A launcher that still speaks now dies later than the
+// init began to die with it; one that is gone closes the socket, and the payload must not begin, for nobody would end it.
+void await_launcher() {
+  if (send(STATUS_FD, "\n", 1, MSG_NOSIGNAL) != 1) _exit(EXIT_REFUSED);
+  char word;
+  ssize_t got;
+  do got = read(STATUS_FD, &word, 1);
+  while (got < 0 && errno == EINTR);
+  if (got != 1) _exit(EXIT_REFUSED);
 }
 
 bool is_same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
@@ -125,12 +129,10 @@ bool is_script(const struct stat& checked) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ssize_t put = write(STATUS_FD, "\n", 1);
-  (void)put;
   if (syscall(SYS_close_range, PAYLOAD_FD, ~0U, CLOSE_RANGE_CLOEXEC) != 0) refuse(errno);
   if (!is_restricted()) refuse(EHOSTDOWN);
   await_init();
-  if (!has_launcher()) _exit(EXIT_REFUSED);
+  await_launcher();
 
   set_limit(RLIMIT_NOFILE, 1024);
   set_limit(RLIMIT_CORE, 0);

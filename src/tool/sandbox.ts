@@ -7,7 +7,7 @@ import { isErrnoName } from "../abi/errno.js"
 import { CtxError, codeOf } from "../abi/error.js"
 import { KILL_GRACE_MS } from "../abi/limit.js"
 import { SANDBOX_ENTER } from "../abi/path.js"
-import { memfd, pidfdOpen, pidfdSignal, pidfdWait, pipe, seccompProgram } from "../native/sys.js"
+import { memfd, pidfdOpen, pidfdSignal, pidfdWait, pipe, seccompProgram, socketPair } from "../native/sys.js"
 import { checkIdentity, type Identity } from "./identity.js"
 import { etcFiles, findCwdFault, type Layout, type Place, planLayout, treeArguments } from "./layout.js"
 import { BWRAP, checkBwrap, findKernelFault, sandboxDown } from "./probe.js"
@@ -18,6 +18,7 @@ const SIGKILL = 9
 /** How long bubblewrap may take to build a sandbox; a mount that hangs must not hold a run for ever. */
 const BUILD_WAIT_MS = 10_000
 const USERNS_ID = 1000
+const LF = 0x0a
 /** Descriptor numbers inside, the first two known to the entry program. */
 const FIRST_FD = { payload: 3, status: 4, block: 5, seccomp: 6, etc: 7 }
 
@@ -95,6 +96,15 @@ function findChild(pid: number): number | undefined {
     return child > 0 ? child : undefined
   } catch {
     return undefined
+  }
+}
+
+function tryPidfd(pid: number): number | undefined {
+  try {
+    return pidfdOpen(pid)
+  } catch (e) {
+    if (codeOf(e) === "ESRCH") return undefined
+    throw e
   }
 }
 
@@ -177,8 +187,8 @@ class Box {
   async findInit(pid: number, deadline: number): Promise<void> {
     for (let tries = 0; !this.isOver; tries++) {
       const init = findChild(pid)
-      if (init !== undefined) {
-        const fd = pidfdOpen(init)
+      const fd = init === undefined ? undefined : tryPidfd(init)
+      if (init !== undefined && fd !== undefined) {
         // The number could have gone to another process only if bubblewrap had lost its child and forked again.
         if (readStat(init)?.[1] === String(pid)) {
           this.initFd = fd
@@ -214,7 +224,7 @@ class Box {
     // Stopped (T) or ended: either way the call that makes a process is behind it or will not come.
     while (!this.isOver && !/^[TtZX]/.test(readStat(pid)?.[0] ?? "X")) await sleep(1)
     const init = this.isOver ? undefined : findChild(pid)
-    return init === undefined ? undefined : pidfdOpen(init)
+    return init === undefined ? undefined : tryPidfd(init)
   }
 
   async end(graceMs: number): Promise<void> {
@@ -242,10 +252,19 @@ function release(blockFd: number): void {
   }
 }
 
-/** Reads the status pipe to its end: undefined when the payload runs, else why it does not. */
-async function readStatus(status: Readable): Promise<string | undefined> {
+/**
+ * Follows the entry program on the status socket to its end: undefined when the payload runs, else why it does not.
+ * Its LF says that the sandbox would end with us from now on; only then it gets the word to execute the payload.
+ */
+async function readStatus(status: Socket): Promise<string | undefined> {
   let text = ""
-  for await (const chunk of status) text += chunk
+  status.on("data", chunk => {
+    if (text === "" && chunk[0] === LF) status.write("\n")
+    text += chunk
+  })
+  // An entry program that is killed in between resets the connection.
+  status.on("error", () => undefined)
+  await new Promise(resolve => status.once("close", resolve))
   if (text === "") return "unbuilt"
   return text === "\n" ? undefined : text.trim()
 }
@@ -307,7 +326,9 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
     const [stdinFd, stdinInside] = addPipe(false)
     const [stdoutFd, stdoutInside] = addPipe(true)
     const [stderrFd, stderrInside] = l.isJoined ? [-1, stdoutInside] : addPipe(true)
-    const [statusFd, statusInside] = addPipe(true)
+    const [statusFd, statusInside] = socketPair()
+    outside.add(statusFd)
+    inside.add(statusInside)
     const [blockFd, blockInside] = addPipe(false)
     const isUserns = l.agent.iso === "userns"
     const files = Object.entries(
@@ -339,7 +360,7 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
     const stdin = wrap(stdinFd, { writable: true })
     const stdout = wrap(stdoutFd, { readable: true })
     const stderr = l.isJoined ? undefined : wrap(stderrFd, { readable: true })
-    const status = wrap(statusFd, { readable: true })
+    const status = wrap(statusFd, { readable: true, writable: true })
     const streams = [stdin, stdout, status, ...(stderr ? [stderr] : [])]
     const current = box
     const cancel = () => void current.end(KILL_GRACE_MS)
