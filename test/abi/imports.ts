@@ -133,7 +133,7 @@ t.test("no module imports itself through others while it is loaded", async t => 
   t.same(cycles, [])
 })
 
-t.test("naming 1: stems and folders are one lower-case token and none is a word that says nothing", async t => {
+t.test("naming.1 stems and folders are one lower-case token and none is a word that says nothing", async t => {
   const native = filesBelow(join(ROOT, "native"), /\.(?:cc|h|c)$/).map(path => path.slice(ROOT.length))
   const own = MODULES.filter(m => m.folder !== "commands").map(m => `src/${m.file}`)
   const wrong = [...own, ...native].filter(path => {
@@ -144,7 +144,7 @@ t.test("naming 1: stems and folders are one lower-case token and none is a word 
   t.same(wrong, [])
 })
 
-t.test("naming 2: default exports are for commands, and no file only passes on others", async t => {
+t.test("naming.2 default exports are for commands, and no file only passes on others", async t => {
   const wrong: string[] = []
   for (const { file, folder, source } of MODULES) {
     if (folder === "commands") continue
@@ -170,7 +170,7 @@ function wordsOf(node: ts.Node): Set<string> {
   return words
 }
 
-t.test("naming 3: empty, missing and invalid are declared once", async t => {
+t.test("naming.3 empty, missing and invalid are declared once", async t => {
   const found: string[] = []
   for (const { file, source } of MODULES) {
     visit(source, node => {
@@ -183,7 +183,7 @@ t.test("naming 3: empty, missing and invalid are declared once", async t => {
   t.same(found, ["abi/issue.ts Issue"])
 })
 
-t.test("naming 4: one class extends Error and no text of an error is compared", async t => {
+t.test("naming.4 one class extends Error and no text of an error is compared", async t => {
   const classes: string[] = []
   const compared: string[] = []
   const isText = (node: ts.Node) => ts.isPropertyAccessExpression(node) && node.name.text === "message"

@@ -55,7 +55,7 @@ function isNameByGrammar(s: string): boolean {
   return s.slice(-5) !== ".sock" && s.slice(-2) !== ".d"
 }
 
-t.test("root.3 every row of the name table has the verdict shown", async t => {
+t.test("root.3 ctx.12 (grammar) every row of the name table has the verdict shown", async t => {
   for (const name of VALID) t.equal(validateName(name), name, JSON.stringify(name))
   for (const name of INVALID) t.throws(() => validateName(name), EINVAL, JSON.stringify(name))
   for (const value of [undefined, null, 1, {}, ["a"]]) t.throws(() => validateName(value), EINVAL)

@@ -198,6 +198,14 @@ t.test("model.21 two runs of one script differ only in RUN", async t => {
   )
 })
 
+t.test("debug/script numbers its calls by the results it was given", async t => {
+  const call = { call: { name: "a", arguments: {} } }
+  const messages = [script(call, call, call), ...turn("c-1", "a", ""), ...turn("c-2", "a", "")]
+  for (const results of [0, 1, 2]) {
+    t.match(callsOf(await play("debug/script", messages.slice(0, 1 + 2 * results))), [{ id: `c-${results + 1}` }])
+  }
+})
+
 t.test("debug/script reasons, sets usage and ids, and ends by an error", async t => {
   const events = await play("debug/script", [
     script(

@@ -1,4 +1,6 @@
 // The mount file: grammar and sources.
+
+import assert from "node:assert/strict"
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
@@ -95,13 +97,17 @@ t.test("mount files survive format and parse, and no byte string makes the reade
   const options = fc
     .subarray(["bind", "nosuid", "nodev", "noexec"] as const)
     .map(list => new Set<"bind">(list as "bind"[]))
-  const line = fc.record({ source: path, target: path, mode: fc.constantFrom("ro" as const, "rw" as const), options })
+  const line = fc.record(
+    { source: path, target: path, mode: fc.constantFrom("ro" as const, "rw" as const), options },
+    { noNullPrototype: true },
+  )
   fc.assert(
     fc.property(fc.uniqueArray(line, { selector: l => l.target, maxLength: 20 }), lines => {
-      t.same(parseMount(formatMount(lines)), lines)
+      assert.deepEqual(parseMount(formatMount(lines)), lines)
     }),
   )
   fc.assert(fc.property(fc.uint8Array(), bytes => Array.isArray(checkMount(bytes).lines)))
+  t.pass()
 })
 
 /** A host with a data tree, a view and a few directories, outside everything that is always closed. */
