@@ -34,9 +34,11 @@ export function asUser(command: string[], { uid, gid = uid, groups = [] }: RunOp
 
 /** Starts a program in a process group of its own. */
 export function startProgram(command: string[], options: RunOptions & Pick<SpawnOptions, "stdio"> = {}): ChildProcess {
-  const [file, ...args] = asUser(command, options)
+  // Through env -i, since the test runner adds variables of its own to every child that is started directly.
+  const pairs = Object.entries(options.env ?? cleanEnv()).map(([name, value]) => `${name}=${value}`)
+  const [file, ...args] = asUser(["/usr/bin/env", "-i", ...pairs, ...command], options)
   return spawn(file!, args, {
-    env: options.env ?? cleanEnv(),
+    env: {},
     cwd: options.cwd ?? "/",
     stdio: options.stdio ?? ["pipe", "pipe", "pipe"],
   })
