@@ -8,8 +8,8 @@ const root = fileURLToPath(new URL("..", import.meta.url))
 process.env.TS_NODE_PROJECT ??= `${root}tsconfig.json`
 try {
   register("ts-node/esm/transpile-only", import.meta.url)
-  const { runCtx } = await import("../src/client/main.ts")
-  await runCtx(process.argv.slice(2), { root, fromSource: true })
+  const { startCtx } = await import("../src/client/start.ts")
+  await startCtx(process.argv.slice(2), { root, fromSource: true })
 } catch (error) {
   // What the compiler throws need not be an Error, nor have a text of its own.
   const what = error instanceof Error ? error.message : inspect(error)

@@ -1,6 +1,6 @@
 // Entry of the installed `ctx`.
 
 import { fileURLToPath } from "node:url"
-import { runCtx } from "../client/main.js"
+import { startCtx } from "../client/start.js"
 
-await runCtx(process.argv.slice(2), { root: fileURLToPath(new URL("../../", import.meta.url)) })
+await startCtx(process.argv.slice(2), { root: fileURLToPath(new URL("../../", import.meta.url)) })

@@ -93,6 +93,7 @@ export abstract class CtxCommand extends Command {
     for (const arg of Object.values(this.ctor.args)) arg.ignoreStdin = true
   }
 
+  /** Runs the command; the runner's way in, and nobody else's. */
   override async _run<T>(): Promise<T> {
     await this.init()
     const result = await this.run()

@@ -51,9 +51,14 @@ export function describeFailure(error: unknown, context: FailureContext = {}): F
   const usage = describeUsage(error, context)
   if (usage !== undefined) return usage
   const known = toCtxError(error)
-  const what = known.message.trim() || known.path || "it failed"
+  const what = (error instanceof CtxError ? known.message : systemText(known)).trim() || "it failed"
   const hint = known.hint?.trim() || HINTS[known.code] || `see ${commandHelp(context)}`
   return { code: known.code, what, hint, exit: exitCode(known.code) }
+}
+
+// A system error's message repeats code, call and path; the path alone says what it is about.
+function systemText(error: CtxError): string {
+  return error.path || error.message.replace(/^[A-Z0-9]+: /, "")
 }
 
 /** The line `ctx: CODE: what: hint` with LF: escaped, at most 1024 bytes, no trailing full stop. ctx-coreutils 2.5. */

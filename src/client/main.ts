@@ -2,25 +2,21 @@
 
 import { readFileSync } from "node:fs"
 import { Config } from "@oclif/core/config"
-import { failureContext, hasFlag } from "./command.js"
+import { withStandIns } from "./account.js"
+import { CtxCommand, failureContext, hasFlag } from "./command.js"
 import { describeFailure, failureJson, formatFailure, usageError } from "./failure.js"
 import { findNearest } from "./nearest.js"
 import { endOnClosedOutput, writeErr, writeJson, writeOut } from "./output.js"
+import type { StartOptions } from "./start.js"
 
 const PLUGIN_WORDS = ["help", "autocomplete"]
-
-/** How the runner is started: `root` holds package.json; `fromSource` takes the commands of src instead of dist. */
-export interface RunOptions {
-  root: string
-  fromSource?: boolean
-}
 
 /**
  * Runs one ctx command line and sets the exit code; never throws. Each failure is exactly one stderr line, with
  * `--json` also a JSON object on stdout. An unknown word is a usage error with the nearest name, never a prompt.
  * Implements ctx-coreutils 2.1, 2.5, 2.6.
  */
-export async function runCtx(argv: readonly string[], options: RunOptions): Promise<void> {
+export async function runCtx(argv: readonly string[], options: StartOptions): Promise<void> {
   endOnClosedOutput()
   process.on("SIGTERM", () => process.exit(143))
   process.on("SIGHUP", () => process.exit(129))
@@ -45,10 +41,11 @@ interface Running {
   context: { words?: string; flags?: readonly string[] }
 }
 
-async function dispatch(argv: readonly string[], options: RunOptions, running: Running): Promise<void> {
+async function dispatch(argv: readonly string[], options: StartOptions, running: Running): Promise<void> {
   const words = leadingWords(argv)
   const isHelp = words.length === 0 || words[0] === "help" || hasFlag(argv, "--help")
   const config = await readConfig(options, isHelp || PLUGIN_WORDS.includes(words[0] ?? ""))
+  if (argv[0] === "") throw usageError(`unknown command ""`, "see ctx --help")
   if (argv[0] === "--version") return writeOut(`${config.userAgent}\n`)
   const isWhole = words.length === 0 || words[0] === "help"
   const flag = argv.find(word => word.startsWith("-") && word !== "--help")
@@ -68,7 +65,13 @@ async function dispatch(argv: readonly string[], options: RunOptions, running: R
   const cached = config.findCommand(id, { must: true })
   running.context = failureContext({ ...cached, flags: cached.flags, id: cached.id })
   running.isJson &&= cached.enableJsonFlag === true
-  await config.runCommand(cached.id, argv.slice(id.split(":").length), cached)
+  const rest = argv.slice(id.split(":").length)
+  const Loaded = await cached.load()
+  // The library's own way to run a command reads the whole configuration a second time.
+  if (Loaded.prototype instanceof CtxCommand) {
+    const Own = Loaded as unknown as new (argv: string[], config: Config) => CtxCommand
+    await new Own(rest, config)._run()
+  } else await withStandIns(() => config.runCommand(cached.id, rest, cached))
 }
 
 // Only words that look like command words: a word with a colon is none, so that an id is not taken for words.
@@ -111,17 +114,17 @@ function unknownFlag(word: string, words: readonly string[]): Error {
 }
 
 // Plug-ins are read only when one is asked for or the whole is shown: a reading command pays for no other manifest.
-async function readConfig(options: RunOptions, hasPlugins: boolean): Promise<Config> {
+async function readConfig(options: StartOptions, hasPlugins: boolean): Promise<Config> {
   const pjson = JSON.parse(readFileSync(`${options.root}/package.json`, "utf8"))
   if (!hasPlugins) pjson.oclif.plugins = []
   const { root, fromSource } = options
-  if (!fromSource) return Config.load({ root, pjson, userPlugins: false, devPlugins: false })
+  if (!fromSource) return withStandIns(() => Config.load({ root, pjson, userPlugins: false, devPlugins: false }))
   // The manifest speaks of dist: sources are found by their file names instead.
   pjson.oclif.commands.target = "./src/commands"
   const { Plugin } = await import("@oclif/core")
   const plugin = new Plugin({ isRoot: true, name: pjson.name, pjson, root, ignoreManifest: true })
   await plugin.load()
-  return Config.load({ root, pjson, plugins: new Map([[plugin.name, plugin]]) })
+  return withStandIns(() => Config.load({ root, pjson, plugins: new Map([[plugin.name, plugin]]) }))
 }
 
 async function showHelp(config: Config, id: string): Promise<void> {

@@ -23,8 +23,7 @@ async function traced(args: string[]) {
   }
 }
 
-// The C library asks nscd for the account of the caller; that is no connection of ctx.
-const isConnection = (call: string) => /\bconnect\(/.test(call) && !call.includes("/nscd/socket")
+const isConnection = (call: string) => /\bconnect\(/.test(call)
 const isWrite = (call: string) =>
   (/\bopen(at)?\(.*(O_WRONLY|O_RDWR|O_CREAT)/.test(call) && !/"\/dev\/(null|tty|pts)/.test(call)) ||
   /\b(creat|mkdir|mkdirat|rename|renameat|renameat2|unlink|unlinkat)\(/.test(call)
