@@ -88,32 +88,53 @@ function newest(paths) {
   return time
 }
 
-/** Installs the node modules of the lockfile when they are missing or older than it. The addon is built on the way. */
-export function ensureModules() {
-  if (newest(["node_modules/.package-lock.json"]) >= newest(["package-lock.json"])) return
-  say("set-up: npm ci")
-  const npm = process.env.npm_execpath
-  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("npm_")))
-  if (npm && existsSync(npm)) runOrThrow("modules", process.execPath, [npm, "ci", "--no-audit", "--no-fund"], { env })
-  else runOrThrow("modules", "npm", ["ci", "--no-audit", "--no-fund"], { env })
+const hasModules = () => newest(["node_modules/.package-lock.json"]) >= newest(["package-lock.json"])
+
+const hasAddon = () => {
+  const built = ["build/Release/cortexfs.node", "build/Release/cortexfs-enter"].map(path => newest([path]))
+  return Math.min(...built) >= newest(["native", "binding.gyp"])
 }
 
-/** Builds addon and product when a source is newer than what was built. */
-export function ensureBuilt() {
-  const built = ["build/Release/cortexfs.node", "build/Release/cortexfs-enter"].map(path => newest([path]))
-  if (Math.min(...built) < newest(["native", "binding.gyp"])) {
+const hasProduct = () => newest(["dist"]) >= newest(["src", "tsconfig.json", "package.json"])
+
+/** Installs the node modules of the lockfile (which builds the addon), builds the addon, compiles: what is not up to date. */
+function build() {
+  if (!hasModules()) {
+    say("set-up: npm ci")
+    const npm = process.env.npm_execpath
+    const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("npm_")))
+    const [command, ...first] = npm && existsSync(npm) ? [process.execPath, npm] : ["npm"]
+    runOrThrow("modules", command, [...first, "ci", "--no-audit", "--no-fund"], { env })
+  }
+  if (!hasAddon()) {
     say("set-up: building the addon")
     runOrThrow("addon", process.execPath, ["scripts/addon.js"])
   }
-  if (newest(["dist"]) < newest(["src", "tsconfig.json", "package.json"])) {
+  if (!hasProduct()) {
     say("set-up: compiling")
     runOrThrow("compile", process.execPath, ["scripts/compile.js"])
   }
 }
 
-/** Everything, in order. @param {string[]} purposes of packages: build, run, test */
+/**
+ * Everything, in order; two set-ups of one checkout wait for each other.
+ * @param {string[]} purposes of packages: build, run, test @throws {SetupFault}
+ */
 export function ensureAll(purposes) {
   ensurePackages(purposes)
-  ensureModules()
-  ensureBuilt()
+  if (hasModules() && hasAddon() && hasProduct()) return
+  const lock = findProgram("flock") ? ["flock", root] : []
+  const [command, ...args] = [...lock, process.execPath, join(root, "scripts/setup.js")]
+  if (spawnSync(command, args, { stdio: ["ignore", "inherit", "inherit"] }).status !== 0)
+    throw new SetupFault("set-up did not succeed: see the lines above")
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  try {
+    build()
+  } catch (error) {
+    if (!(error instanceof SetupFault)) throw error
+    process.stderr.write(`cortexfs: ${error.message}\n`)
+    process.exit(1)
+  }
 }
