@@ -136,7 +136,7 @@ t.test("what a call needs", async t => {
     stage.set("model", "debug/script\n")
   })
 
-  t.test("runtime.1 (all but CTX_* of env and label) a malformed control makes send EINVAL naming it, nothing is recorded", async t => {
+  t.test("runtime.1 a malformed control makes send EINVAL naming it, nothing is recorded", async t => {
     const before = fingerprint(stage.sessionDir)
     const bad: [string, string][] = [
       ["abi", "argv-v1\n"],
@@ -158,6 +158,8 @@ t.test("what a call needs", async t => {
       ["groups", "x\n"],
       ["mount", "srv\t/x\tro\t-\n"],
       ["uid", "12002\n"],
+      ["owner", "x\n"],
+      ["root", "rel\n"],
     ]
     for (const [control, text] of bad) {
       const path = join(stage.controlDir, control)

@@ -1,7 +1,8 @@
-import { existsSync, mkdirSync, readdirSync, renameSync, symlinkSync, writeFileSync } from "node:fs"
+import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t, { type Test } from "tap"
 import { isRunning, waitFor } from "../fixture/agent/process.js"
+import { python } from "../fixture/agent/python.js"
 import { call, fingerprint, makeStage, type Stage } from "../fixture/agent/stage.js"
 
 t.test("where a run may happen", async t => {
@@ -100,24 +101,56 @@ t.test("where a run may happen", async t => {
   })
 
   t.test("runtime.4 without bubblewrap a send is EHOSTDOWN, no row, no process", async t => {
-    renameSync("/usr/bin/bwrap", "/usr/bin/bwrap.away")
-    try {
-      await refused(t, "EHOSTDOWN", {})
-    } finally {
-      renameSync("/usr/bin/bwrap.away", "/usr/bin/bwrap")
-    }
-    t.match((await stage.send([{ say: "x" }]).over()).frames.at(-1), { type: "done", status: "ok" })
+    // A mount namespace of the runtime's own, in which an overlay with a whiteout takes the program away.
+    const hide = `set -e; d=$(mktemp -d); mount -t tmpfs none $d; mkdir $d/up $d/work; mknod $d/up/bwrap c 0 0
+mount -t overlay -o lowerdir=/usr/bin,upperdir=$d/up,workdir=$d/work none /usr/bin; umount -l $d; rmdir $d; exec "$@"`
+    const child = await stage.startBy(["unshare", "--mount", "--propagation", "slave", "sh", "-c", hide, "sh"])
+    await refused(t, "EHOSTDOWN", {})
+    const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, "utf8")
+    t.equal(children, "", "no process")
   })
 })
 
-t.test("security.35 (send only) with the view unmounted a send is EHOSTDOWN and starts no process", async t => {
+t.test("security.35 with the view unmounted send, step and tool call are EHOSTDOWN and start no sandbox", async t => {
   const stage = await makeStage()
   t.teardown(() => stage.stop())
-  await stage.send([{ say: "x" }]).over()
+  stage.tool("touch", '#!/bin/sh\ntouch "/workspace/$1"\n')
+  await stage.send([call("touch", { args: ["before"] }), { say: "x" }]).over()
+  t.ok(existsSync(join(stage.workspace, "before")))
+
+  // One run stands before a tool call, one before a new step, when the view goes.
+  const ready = (name: string) => `while not os.path.exists("/workspace/${name}"): time.sleep(0.05)`
+  stage.program(
+    python(`e = read()
+if e["step"] == 0:
+    ${ready("go")}
+    call("c-1", "touch", args=["after"])
+else: say(e["observation"]["content"])
+if e["step"] == 0:
+    e = read(); say(e["observation"]["content"])`),
+  )
+  const calling = stage.send("hi", { session: "calling" })
+  await calling.frame("start")
+  await new Promise(resolve => setTimeout(resolve, 500))
   await stage.view.stop()
+  writeFileSync(join(stage.workspace, "go"), "")
+  await calling.over()
+  t.match(calling.frames.find(f => f.type === "error"), { code: "EHOSTDOWN", tool: "touch", recoverable: true })
+  t.notOk(existsSync(join(stage.workspace, "after")))
+
   const before = fingerprint(stage.sessionDir)
-  const c = await stage.send([{ say: "x" }]).over()
+  const c = await stage.send("hi", { session: "refused" }).over()
   t.match(c.frames, [{ type: "error", code: "EHOSTDOWN" }])
   t.strictSame(fingerprint(stage.sessionDir), before)
   t.match((await stage.owner.ask(stage.runtime.socket, { op: "ping" })).frames, [{ type: "pong" }], "it serves on")
+
+  stage.view = await stage.stack.startView("coder")
+  stage.program(python('e = read()\nif e["step"] == 0: call("c-1", "touch", args=["third"])\nelse: say("never")'))
+  stage.tool("touch", "#!/bin/sh\nsleep 1\n")
+  const stepping = stage.send("hi", { session: "stepping" })
+  await stepping.frame("tool_call")
+  await new Promise(resolve => setTimeout(resolve, 300))
+  stage.view.child.kill("SIGKILL")
+  await stepping.over()
+  t.match(stepping.frames.slice(-2), [{ type: "error", code: "EHOSTDOWN" }, { type: "done", status: "error" }])
 })
