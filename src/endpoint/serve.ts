@@ -9,7 +9,7 @@ import { type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
 import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
-import { loadInterpreter } from "../policy/interpreter.js"
+import { readInterpreter } from "../policy/interpreter.js"
 import { readAgent } from "../store/agent.js"
 import { pinSource, type Source } from "../store/generation.js"
 import { Controls } from "./controls.js"
@@ -91,7 +91,7 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
     get protectedDirs() {
       return listProtected(source, [runDir, configDir], owner)
     },
-    interpreter: await loadInterpreter(configDir, isSystem ? 0 : process.geteuid!(), e =>
+    interpreter: await readInterpreter(configDir, isSystem ? 0 : process.geteuid!(), e =>
       log(`policy interpreter denies everything: ${codeOf(e) ?? "EIO"}`),
     ),
   }

@@ -87,7 +87,7 @@ function ask(decide: Decide, request: PolicyRequest): Promise<boolean> {
  * but it or its module is missing, unsafe (not of uid `owner`, writable for group or others, a link) or throws, everything is denied and
  * `onFault` is told why.
  */
-export async function loadInterpreter(
+export async function readInterpreter(
   configDir?: string,
   owner = 0,
   onFault: (e: unknown) => void = () => {},

@@ -11,6 +11,7 @@ import {
   CTX_ROOT,
   isAtOrBelow,
   rootEntryPath,
+  SANDBOX_HOME,
   SANDBOX_SESSIONS,
   STATE_DIR,
 } from "../abi/path.js"
@@ -33,6 +34,8 @@ export interface MountLine {
   options: Set<MountOption>
 }
 
+// A mount on one of these would cover the read-only history below it.
+const HIDING_TARGETS = ["/", "/home", SANDBOX_HOME]
 const SYSTEM_TARGETS = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /proc /sys /dev /run".split(" ")
 
 type Flaw = { word: MountWord; why: string }
@@ -48,7 +51,8 @@ function parseOptions(s: string): Set<MountOption> | undefined {
 function isTargetAllowed(line: MountLine): boolean {
   if (line.target === CTX_ROOT) return line.source === CTX_ROOT && line.mode === "ro"
   return (
-    line.target !== "/" && ![...SYSTEM_TARGETS, SANDBOX_SESSIONS, CTX_ROOT].some(dir => isAtOrBelow(line.target, dir))
+    !HIDING_TARGETS.includes(line.target) &&
+    ![...SYSTEM_TARGETS, SANDBOX_SESSIONS, CTX_ROOT].some(dir => isAtOrBelow(line.target, dir))
   )
 }
 

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import t from "tap"
 import type { Decision } from "../../src/policy/decision.js"
-import { loadInterpreter, type PolicyRequest, tighten } from "../../src/policy/interpreter.js"
+import { type PolicyRequest, readInterpreter, tighten } from "../../src/policy/interpreter.js"
 
 const REQUEST: PolicyRequest = {
   subject: "coder_t",
@@ -34,7 +34,7 @@ function makeHost(t: { teardown: (fn: () => void) => void }, body: string | unde
   writeFileSync(join(dir, "policy.json"), JSON.stringify(config ?? { module }), { mode: 0o644 })
   const decide = async (decision: Decision, request = REQUEST) => {
     let faults = 0
-    const interpreter = await loadInterpreter(dir, ME, () => faults++)
+    const interpreter = await readInterpreter(dir, ME, () => faults++)
     return { decision: await tighten(decision, interpreter, request), faults }
   }
   return { dir, module, decide }
@@ -107,7 +107,7 @@ for (const [what, damage] of UNSAFE) {
 
 t.test("policy.20 a file or module of another owner denies", async t => {
   const host = makeHost(t, ALLOWING)
-  t.equal(await (await loadInterpreter(host.dir, ME + 1)).isAllowed(REQUEST), false)
+  t.equal(await (await readInterpreter(host.dir, ME + 1)).isAllowed(REQUEST), false)
 })
 
 t.test("without a file everything that the policy allows is allowed", async t => {

@@ -64,7 +64,9 @@ t.test("every refused target is refused, and so is what lies below it", async t 
     t.equal(verdict(row("/a", `${target}/x`, "ro", "-")), "target")
     t.equal(verdict(row("/a", `${target}2`, "ro", "-")), "ok", `${target}2`)
   }
-  t.equal(verdict(row("/a", "/ctx", "ro", "-")), "target")
+  for (const target of ["/", "/home", "/home/agent", "/ctx"])
+    t.equal(verdict(row("/a", target, "ro", "-")), "target", target)
+  t.equal(verdict(row("/a", "/home/agent/notes", "ro", "-")), "ok")
   t.equal(verdict(row("/ctx/shared/lab", "/ctx/lab", "ro", "-")), "target")
 })
 
