@@ -17,7 +17,7 @@ import {
 import { CtxError } from "../abi/error.js"
 import { copyRange, reflink } from "../native/sys.js"
 import { writeAll } from "./file.js"
-import { at, DEPTH_MAX, listNames, openDirAt, statAt } from "./walk.js"
+import { at, DEPTH_MAX, hasMountBelow, listNames, openDirAt, statAt } from "./walk.js"
 
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants
 const LOG_MAX = 1024 * 1024
@@ -134,5 +134,9 @@ async function cloneEntries(place: Place, depth: number): Promise<void> {
  */
 export async function cloneTree(srcFd: number, dstFd: number, check: () => Promise<void>): Promise<void> {
   const dev = fstatSync(srcFd, { bigint: true }).dev
+  const path = readlinkSync(`/proc/self/fd/${srcFd}`)
+  if (hasMountBelow(path)) {
+    throw new CtxError("EXDEV", `${path}: something is mounted in it`, { path, hint: "unmount it, then run again" })
+  }
   await cloneEntries({ srcFd, dstFd, path: "", dev, check }, 1)
 }

@@ -10,6 +10,12 @@ import { hasMountBelow, listNames, removeTree } from "./walk.js"
 
 const { O_RDONLY, O_DIRECTORY } = constants
 
+/** A generation that is open. */
+export interface Generation {
+  name: string
+  fd: number
+}
+
 /** What a prune did with one entry of `generations/` (rolling-upgrades.md 9). */
 export type PruneEntry =
   | { action: "pruned"; name: string }
@@ -36,7 +42,7 @@ export function sweepLeftovers(roots: Roots): void {
   }
 }
 
-function pruneOne(roots: Roots, name: string): PruneEntry {
+function pruneOne(roots: Roots, name: string, isHeld: boolean): PruneEntry {
   const { generationsFd } = roots
   let fd: number
   try {
@@ -50,7 +56,7 @@ function pruneOne(roots: Roots, name: string): PruneEntry {
   try {
     // The kernel's own name of the directory: a link above the storage must not hide a mount.
     if (hasMountBelow(readlinkSync(`/proc/self/fd/${fd}`))) return { action: "kept", name, why: "foreign mount" }
-    if (!flock(fd, "ex")) {
+    if (!isHeld && !flock(fd, "ex")) {
       const pids = listHolders(fd).map((holder: Holder) => holder.pid)
       return { action: "kept", name, why: "pinned", pids }
     }
@@ -66,12 +72,14 @@ function pruneOne(roots: Roots, name: string): PruneEntry {
 }
 
 /**
- * Removes the generations that are neither `selected` nor pinned; all else is kept and said (rolling-upgrades.md 9).
+ * Removes the generations that are neither `selected` nor pinned; all else is kept and said (rolling-upgrades.md 9). `held` is
+ * the one that this update has locked itself, so that nobody can pin it between the switch and its removal.
  * Looks at nothing outside `generations/`. Errors: errno of a removal; what is done stays done.
  */
 export async function pruneGenerations(
   roots: Roots,
   selected: string,
+  held: Generation | undefined,
   check: () => Promise<void>,
 ): Promise<PruneEntry[]> {
   const entries: PruneEntry[] = []
@@ -79,7 +87,7 @@ export async function pruneGenerations(
     const name = bytes.toString()
     if (name === selected) continue
     await check()
-    if (isGenerationName(name)) entries.push(pruneOne(roots, name))
+    if (isGenerationName(name)) entries.push(pruneOne(roots, name, name === held?.name))
     else entries.push({ action: "kept", name, why: "not a generation" })
   }
   return entries

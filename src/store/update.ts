@@ -20,7 +20,7 @@ import { formatGenerationName } from "./generation.js"
 import { ensureSkeleton } from "./home.js"
 import { formatHolders, listHolders, tryLock } from "./lock.js"
 import { pendingMigrations, planState, readVersion } from "./plan.js"
-import { type PruneEntry, pruneGenerations, sweepLeftovers } from "./prune.js"
+import { type Generation, type PruneEntry, pruneGenerations, sweepLeftovers } from "./prune.js"
 import { planReconcile } from "./reconcile.js"
 import { RELEASE, type Release } from "./release.js"
 import { listResidents } from "./resident.js"
@@ -54,12 +54,6 @@ export interface Updated {
   entries: PruneEntry[]
 }
 
-/** A generation that is open. */
-interface Generation {
-  name: string
-  fd: number
-}
-
 class Update {
   constructor(
     readonly roots: Roots,
@@ -70,21 +64,22 @@ class Update {
 
   readonly #check = () => this.interrupt.check()
 
+  /** The generation that was selected before; locked when it was rolled. Its descriptor is closed by the caller. */
+  current: Generation | undefined
+
+  /** Steps 4 to 16. */
   async run(): Promise<{ generation: string; changed: boolean }> {
     reach("locked")
     sweepLeftovers(this.roots)
     reach("swept")
     await this.#check()
     const current = this.#findCurrent()
-    try {
-      if (current && this.#isValid(current)) return { generation: current.name, changed: false }
-      if (current) await this.#quiesce(current)
-      reach("quiesced")
-      await this.#check()
-      return { generation: await this.#roll(current), changed: true }
-    } finally {
-      if (current) closeSync(current.fd)
-    }
+    this.current = current
+    if (current && this.#isValid(current)) return { generation: current.name, changed: false }
+    if (current) await this.#quiesce(current)
+    reach("quiesced")
+    await this.#check()
+    return { generation: await this.#roll(current), changed: true }
   }
 
   /** Step 5. Never repaired or guessed. */
@@ -303,11 +298,16 @@ export async function updateStorage(path: string, options: UpdateOptions = {}): 
     const roots = openRoots(path)
     try {
       const lockFd = lockUpdate(roots)
+      const update = new Update(roots, release, setting, interrupt)
       try {
-        const done = await new Update(roots, release, setting, interrupt).run()
-        const entries = options.prune ? await pruneGenerations(roots, done.generation, () => interrupt.check()) : []
+        const done = await update.run()
+        const held = done.changed ? update.current : undefined
+        const entries = options.prune
+          ? await pruneGenerations(roots, done.generation, held, () => interrupt.check())
+          : []
         return { path: `${path}/generations/${done.generation}`, ...done, treeVersion: release.version, entries }
       } finally {
+        if (update.current) closeSync(update.current.fd)
         closeSync(lockFd)
       }
     } finally {

@@ -8,6 +8,7 @@ import {
   openSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   rmdirSync,
   unlinkSync,
 } from "node:fs"
@@ -150,6 +151,9 @@ function removeOnce(parentFd: number, name: Buffer): void {
  */
 export function removeTree(parentFd: number, entry: Buffer | string): void {
   const name = Buffer.from(entry)
+  if (hasMountBelow(`${readlinkSync(`/proc/self/fd/${parentFd}`)}/${name}`)) {
+    throw new CtxError("EXDEV", `${name}: something is mounted in it`, { hint: "unmount it, then run again" })
+  }
   for (let tries = 1; ; tries++) {
     try {
       if (unlinkAny(parentFd, name) === "dir") removeOnce(parentFd, name)

@@ -211,3 +211,22 @@ async function words(storage: string): Promise<string[]> {
   const { ctxPath } = await import("../fixture/store/kit.js")
   return [await ctxPath(), "storage", "update", "--owner", String(OWNER), storage]
 }
+
+test("an update leaves no descriptor open, whether it works or fails", async t => {
+  const store = await makeStore()
+  const current = await updateHere(store)
+  const count = () => readdirSync("/proc/self/fd").length
+  const before = count()
+  await updateHere(store)
+  rmSync(join(current, "bin/ctx"))
+  const holder = await holdShared(current)
+  await t.rejects(updateHere(store), { code: "EBUSY" })
+  await holder.stop()
+  for (const point of ["swept", "cloned", "validated", "published", "linked", "confirmed"]) {
+    process.env.CORTEXFS_FAULT = `storage.${point}:EIO`
+    await t.rejects(updateHere(store), { code: "EIO" }, point)
+    delete process.env.CORTEXFS_FAULT
+  }
+  await updateHere(store, { prune: true })
+  t.ok(count() <= before + 3, `${count()} descriptors, ${before} before (the holder's pipes among them)`)
+})

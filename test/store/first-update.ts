@@ -193,7 +193,23 @@ test("an executable of the tree names the installed program", async t => {
     ["bin/ctx", "cortexfs-exec ctx"],
   ]) {
     const line = readFileSync(join(current, path!), "utf8")
-    t.match(line, new RegExp(`^#!/.*/lib/cortexfs/bin/${program}\\n$`), path)
+    t.match(line, new RegExp(`^#!/.*/lib/cortexfs/bin/${program}\\n$`), String(path))
     t.doesNotThrow(() => accessSync(line.slice(2).split(" ")[0]!), "and it is there")
   }
+})
+
+test("without PATH a user's storage is made below his state directory", async t => {
+  const store = await makeStore()
+  const state = join(store.dir, "state")
+  mkdirSync(state, { mode: 0o700 })
+  execFileSync("chown", [`${OWNER}:${OWNER}`, state])
+  const env = { PATH: "/usr/bin:/bin", HOME: "/nonexistent", XDG_STATE_HOME: join(state, "deep/er") }
+  const made = await run([await ctxPath(), "storage", "update"], { uid: OWNER, env })
+  t.equal(made.code, 0, made.stderr)
+  t.match(made.stdout, new RegExp(`^${state}/deep/er/cortexfs/storage/generations/v1-`))
+  t.equal(facts(join(state, "deep/er/cortexfs/storage")), `700 ${OWNER}:${OWNER}`)
+  const checked = await run([await ctxPath(), "bootstrap", "--check"], { uid: OWNER, env })
+  t.strictSame([checked.code, checked.stdout], [0, "ok bootstrap tree_version=1 migrations=initial-tree\n"])
+  const other = await run([await ctxPath(), "storage", "update", join(state, "deep/er/cortexfs/storage")])
+  t.equal(other.code, 13, "root does not work in a tree that somebody else can change")
 })

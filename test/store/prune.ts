@@ -108,3 +108,18 @@ test("nothing is pruned without --prune, and never the selected generation", asy
   t.strictSame(readdirSync(join(store.storage, "generations")), [name(generations[1]!)])
   t.equal((await prune(store)).stdout, `${generations[1]}\n`)
 })
+
+test("a leftover with a mount in it is not swept, and what is mounted there is not touched", async t => {
+  const { store } = await makeMany(1)
+  const leftover = join(store.storage, "generations/.gone-v1-old")
+  const point = join(leftover, "agent")
+  mkdirSync(point, { recursive: true })
+  execFileSync("mount", ["--bind", join(store.dataRoot, "home"), point])
+  const refused = await store.update()
+  execFileSync("umount", [point])
+  t.equal(refused.code, 69)
+  t.match(refused.stderr, /^ctx: EXDEV: \.gone-v1-old: something is mounted in it: /)
+  t.ok(existsSync(join(store.dataRoot, "home", String(OWNER), "agent/coder/session")))
+  t.equal((await store.update()).code, 0)
+  t.notOk(existsSync(leftover))
+})
