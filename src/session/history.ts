@@ -10,27 +10,23 @@ const readAt = promisify(read)
 const BACK_SIZE = 65536
 
 /**
- * Stored lines of `events.jsonl` behind a `seq` or behind the first line of an id, with LF, up to the size at the call.
- * The history has been proven. Takes over `dirFd`. Errors: `ENOENT` no such id, before the first line; `EIO`.
+ * Stored lines in the first `size` bytes of `events.jsonl` behind a `seq` or behind the first line of an id, with LF. The
+ * history has been proven. Errors: `ENOENT` no such id, before the first line; `EIO`.
  */
-export async function* readStoredLines(dirFd: number, after?: number | string): AsyncGenerator<string> {
+export async function* readStoredLines(dirFd: number, size: number, after?: number | string): AsyncGenerator<string> {
+  const fd = openPlain(dirFd, "events.jsonl")
   try {
-    const fd = openPlain(dirFd, "events.jsonl")
-    try {
-      let isReached = typeof after !== "string"
-      for await (const line of readLines(fd, 0, Number(statFd(fd).size))) {
-        if ("torn" in line) throw damageError("events.jsonl", { ...line, line: line.number, reason: line.torn })
-        if (typeof after === "number" && line.number <= after) continue
-        const text = line.bytes.toString("utf8")
-        if (isReached) yield `${text}\n`
-        else isReached = (JSON.parse(text) as { id?: unknown }).id === after
-      }
-      if (!isReached) throw new CtxError("ENOENT", `no event has the id ${after}`, { hint: "resume after a seq" })
-    } finally {
-      closeSync(fd)
+    let isReached = typeof after !== "string"
+    for await (const line of readLines(fd, 0, size)) {
+      if ("torn" in line) throw damageError("events.jsonl", { ...line, line: line.number, reason: line.torn })
+      if (typeof after === "number" && line.number <= after) continue
+      const text = line.bytes.toString("utf8")
+      if (isReached) yield `${text}\n`
+      else isReached = (JSON.parse(text) as { id?: unknown }).id === after
     }
+    if (!isReached) throw new CtxError("ENOENT", `no event has the id ${after}`, { hint: "resume after a seq" })
   } finally {
-    closeSync(dirFd)
+    closeSync(fd)
   }
 }
 

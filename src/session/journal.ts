@@ -1,8 +1,9 @@
 // Appends to the two history files of one session (session-abi 6.3, 11). The caller holds the run lock.
 import { type BigIntStats, closeSync, ftruncateSync } from "node:fs"
+import { setTimeout as pause } from "node:timers/promises"
 import { CtxError, codeOf } from "../abi/error.js"
 import { ROW_MAX } from "../abi/limit.js"
-import { flock, flockWait } from "../native/sys.js"
+import { flock } from "../native/sys.js"
 import { writeAll } from "../store/file.js"
 import { isSameEntry, openPlain, statFd } from "./entry.js"
 import { syncFile } from "./fault.js"
@@ -23,9 +24,23 @@ function isSameFile(a: BigIntStats, b: BigIntStats): boolean {
   return a.ino === b.ino && a.dev === b.dev && a.size === b.size && a.mtimeNs === b.mtimeNs && a.ctimeNs === b.ctimeNs
 }
 
-/** Takes the history lock on an open `messages.jsonl`, waiting for the short time others hold it. */
+const HISTORY_WAIT_MS = 10_000
+
+/**
+ * Takes the history lock on an open `messages.jsonl`. Readers hold it only while they note two sizes and the recorder for one
+ * append, so it is asked for again and again rather than by a waiting thread. Errors: `EIO` when it is not free within 10 s.
+ */
 export async function lockHistory(fd: number, kind: "sh" | "ex"): Promise<void> {
-  if (!flock(fd, kind)) await flockWait(fd, kind)
+  const deadline = Date.now() + HISTORY_WAIT_MS
+  for (let pauseMs = 1; !flock(fd, kind); pauseMs = Math.min(20, pauseMs * 2)) {
+    if (Date.now() >= deadline) {
+      throw new CtxError("EIO", "history is locked by another program", {
+        path: "messages.jsonl",
+        hint: "find it with lslocks",
+      })
+    }
+    await pause(pauseMs)
+  }
 }
 
 interface Tail {

@@ -1,5 +1,6 @@
 // One reading of both history files that says whether they are whole and consistent (session-abi 12).
 import { closeSync } from "node:fs"
+import { CtxError, codeOf } from "../abi/error.js"
 import { openPlain, statFd } from "./entry.js"
 import { lockHistory, type Stamp } from "./journal.js"
 import { Ledger } from "./ledger.js"
@@ -76,5 +77,18 @@ export async function noteSizes(messagesFd: number, eventsFd: number, backingFd:
     return { messages: statFd(messagesFd), events: statFd(eventsFd) }
   } finally {
     closeSync(lockFd)
+  }
+}
+
+/**
+ * Opens a history file for reading. A session is made whole, so one that is missing has been taken away.
+ * Errors: `EIO` missing, a link or a special file; `EACCES`.
+ */
+export function openHistory(dirFd: number, name: HistoryFile): number {
+  try {
+    return openPlain(dirFd, name)
+  } catch (e) {
+    if (codeOf(e) !== "ENOENT") throw e
+    throw new CtxError("EIO", `${name} is missing`, { path: name, hint: "run ctx agent session verify", cause: e })
   }
 }

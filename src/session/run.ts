@@ -78,6 +78,7 @@ class RunRecorder implements Recorder {
   readonly #context: RunContext
   readonly #turn = new Turn()
   #isSettled = false
+  #calls = 0
 
   constructor(context: RunContext, run: string, startLine: string) {
     this.#context = context
@@ -128,14 +129,21 @@ class RunRecorder implements Recorder {
   abandon(): void {
     if (this.#isSettled) return
     this.#isSettled = true
-    this.#context.onEnd(false)
+    // A call that is under way still uses the files.
+    if (this.#calls === 0) this.#context.onEnd(false)
+    else void this.#turn.take(async () => this.#context.onEnd(false))
   }
 
-  #take<T>(work: () => Promise<T>): Promise<T> {
-    return this.#turn.take(async () => {
-      if (this.#isSettled) throw new CtxError("EALREADY", `run ${this.run} is settled`)
-      return work()
-    })
+  async #take<T>(work: () => Promise<T>): Promise<T> {
+    this.#calls++
+    try {
+      return await this.#turn.take(async () => {
+        if (this.#isSettled) throw new CtxError("EALREADY", `run ${this.run} is settled`)
+        return work()
+      })
+    } finally {
+      this.#calls--
+    }
   }
 
   // A row and the events that repeat it are stored together or not at all.

@@ -3,18 +3,18 @@ import { CtxError, codeOf } from "../abi/error.js"
 import type { SessionState } from "../abi/status.js"
 import { flock } from "../native/sys.js"
 import { type Claim, isSamePayload, type Payload } from "./claim.js"
-import { isSameEntry, openDirectory, openPlain, statFd } from "./entry.js"
+import { isSameEntry, openDirectory, statFd } from "./entry.js"
 import { readRecentRows, readStoredLines } from "./history.js"
 import { updateIndex } from "./indices.js"
 import { isSameStamp, Journal, lockHistory, type Stamp } from "./journal.js"
 import { Ledger } from "./ledger.js"
 import { readLineValue, readState } from "./meta.js"
 import type { Place } from "./place.js"
-import { proveHistory } from "./prove.js"
+import { noteSizes, openHistory, proveHistory } from "./prove.js"
 import type { Recorder, RunStart } from "./recorder.js"
 import { needsRecovery, recoverSession } from "./recovery.js"
 import type { MessageRow } from "./row.js"
-import { beginRun } from "./run.js"
+import { beginRun, type RunContext } from "./run.js"
 import { damageError, readSpan } from "./scan.js"
 import { Turn } from "./turn.js"
 
@@ -37,6 +37,9 @@ export class Session {
   #stamp: Stamp | undefined
   #runLockFd: number | undefined
   #recorder: Recorder | undefined
+  #journal: Journal | undefined
+  #isBeginning = false
+  #mustUnlock = false
 
   constructor(place: Place, name: string) {
     this.name = name
@@ -129,15 +132,24 @@ export class Session {
 
   /** Takes over a descriptor of the session directory that holds the run lock. For the creation of sessions alone. */
   adoptLock(fd: number): void {
-    this.unlockRun()
     this.#runLockFd = fd
   }
 
-  /** Releases the run lock; no effect when it is not held. Gives up a run that is not settled. */
+  /**
+   * Releases the run lock; no effect when it is not held. A run that is not settled is given up; while one of its calls is
+   * under way the lock stays until that has ended.
+   */
   unlockRun(): void {
-    this.#recorder?.abandon()
+    this.#mustUnlock = true
+    if (this.#isBeginning) return
+    if (this.#recorder !== undefined) this.#recorder.abandon()
+    else this.#dropLock()
+  }
+
+  #dropLock(): void {
     if (this.#runLockFd !== undefined) closeSync(this.#runLockFd)
     this.#runLockFd = undefined
+    this.#mustUnlock = false
   }
 
   /** True while this object holds the run lock. */
@@ -161,28 +173,42 @@ export class Session {
       if (ledger.findClient(start.clientId) !== undefined || ledger.findRun(start.run) !== undefined) {
         throw new CtxError("EINVAL", `id ${start.clientId} is in use`, { hint: "use a new id" })
       }
-      const journal = this.#openJournal(dirFd)
-      let sessionsFd: number
+      this.#isBeginning = true
       try {
-        sessionsFd = openDirectory(this.place.dir)
-      } catch (e) {
-        journal.close()
-        throw e
+        this.#recorder = await beginRun(this.#openContext(dirFd, ledger), start)
+        return this.#recorder
+      } finally {
+        this.#isBeginning = false
+        if (this.#mustUnlock) this.unlockRun()
       }
-      const onEnd = (isSound: boolean): void => {
-        if (isSound) this.#stamp = journal.stamp()
-        else this.#forget()
-        journal.close()
-        closeSync(sessionsFd)
-        this.#recorder = undefined
-      }
-      const onStored = (line: string): void => {
-        for (const listener of this.#listeners) listener(line)
-      }
-      const { name, place } = this
-      this.#recorder = await beginRun({ name, place, sessionsFd, dirFd, journal, ledger, onStored, onEnd }, start)
-      return this.#recorder
     })
+  }
+
+  // What a run works on. It is closed when the run has ended, and with it the lock if that was asked for meanwhile.
+  #openContext(dirFd: number, ledger: Ledger): RunContext {
+    const { name, place } = this
+    const journal = this.#openJournal(dirFd)
+    let sessionsFd: number
+    try {
+      sessionsFd = openDirectory(place.dir)
+    } catch (e) {
+      journal.close()
+      throw e
+    }
+    this.#journal = journal
+    const onEnd = (isSound: boolean): void => {
+      if (isSound) this.#stamp = journal.stamp()
+      else this.#forget()
+      journal.close()
+      closeSync(sessionsFd)
+      this.#recorder = undefined
+      this.#journal = undefined
+      if (this.#mustUnlock && !this.#isBeginning) this.#dropLock()
+    }
+    const onStored = (line: string): void => {
+      for (const listener of this.#listeners) listener(line)
+    }
+    return { name, place, sessionsFd, dirFd, journal, ledger, onStored, onEnd }
   }
 
   /** The recorder of the run in progress here, if any. */
@@ -194,12 +220,18 @@ export class Session {
    * Stored event lines for `resume` (6.4), with LF: a number asks for every greater `seq`, a string for what follows the
    * first line of that id. Only after `open`. Errors: `ENOENT` no such id, before the first line; `EIO`.
    */
-  resumeLines(after?: number | string): AsyncIterable<string> {
+  async *resumeLines(after?: number | string): AsyncGenerator<string> {
     const dirFd = this.#openDir()
-    return readStoredLines(dirFd, after)
+    try {
+      // What an append under way has written counts only when that has succeeded.
+      const size = this.#journal?.sizes.events ?? (await this.#noteEventsSize(dirFd))
+      yield* readStoredLines(dirFd, size, after)
+    } finally {
+      closeSync(dirFd)
+    }
   }
 
-  /** Calls the listener with each event line stored from now on; returns the function that ends it. */
+  /** Calls the listener, which must not throw, with each event line stored from now on; returns the function that ends it. */
   follow(listener: (line: string) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -330,6 +362,15 @@ export class Session {
     }
   }
 
+  async #noteEventsSize(dirFd: number): Promise<number> {
+    const eventsFd = openHistory(dirFd, "events.jsonl")
+    try {
+      return Number((await noteSizes(eventsFd, eventsFd, dirFd)).events.size)
+    } finally {
+      closeSync(eventsFd)
+    }
+  }
+
   // A malformed index is refused by the send that needs it; recovery is complete without it.
   async #moveToHead(): Promise<void> {
     const sessionsFd = openDirectory(this.place.dir)
@@ -349,15 +390,5 @@ export class Session {
     } finally {
       closeSync(dirFd)
     }
-  }
-}
-
-// A session is made whole, so a history file that is missing has been taken away.
-function openHistory(dirFd: number, name: "messages.jsonl" | "events.jsonl"): number {
-  try {
-    return openPlain(dirFd, name)
-  } catch (e) {
-    if (codeOf(e) !== "ENOENT") throw e
-    throw new CtxError("EIO", `${name} is missing`, { path: name, hint: "run ctx agent session verify", cause: e })
   }
 }

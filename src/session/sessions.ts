@@ -58,7 +58,12 @@ export class Sessions {
       const lockFd = await createSession(sessionsFd, name, this.place, creation)
       const session = this.#know(name, fstatat(lockFd, ""))
       session.adoptLock(lockFd)
-      await session.open()
+      try {
+        await session.open()
+      } catch (e) {
+        session.close()
+        throw e
+      }
       return session
     } catch (e) {
       if (codeOf(e) !== "EEXIST") removeMade(made)

@@ -70,6 +70,52 @@ t.test("a follower gets each stored line once, in order, exactly as stored", asy
   session.close()
 })
 
+t.test(
+  "a lock that is released while rows are being written stays until they are whole; the run is recovered afterwards",
+  async t => {
+    const place = makePlace()
+    const sessions = new Sessions(place)
+    const session = await sessions.create("s", { cwd: "/workspace" })
+    const recorder = await session.begin(startOf(1))
+    const writing = recorder.toolResult({ name: "x", callId: "c-1", content: "x".repeat(1 << 20), status: "ok" })
+    const queued = recorder.event({ type: "usage", step: 0, input_tokens: 1, output_tokens: 2 }).catch(e => e)
+    await new Promise(resolve => setImmediate(resolve))
+    session.unlockRun()
+    t.equal(session.isLocked, true)
+    const other = new Sessions(place).find("s")!
+    t.equal(other.tryLockRun(), false)
+    t.match(await writing, /"type":"message"/)
+    t.match(await queued, { code: "EALREADY" })
+    while (session.isLocked) await new Promise(resolve => setTimeout(resolve, 1))
+    const beginning = openLocked(sessions, "s").then(async locked => {
+      const begun = locked.begin(startOf(2))
+      await new Promise(resolve => setImmediate(resolve))
+      locked.unlockRun()
+      return begun
+    })
+    t.equal((await beginning).isSettled, true)
+    t.equal(session.isLocked, false)
+    await other.open()
+    t.equal(other.readState(), "error")
+    const types = linesOf(join(place.dir, "s/events.jsonl")).map(line => JSON.parse(line).type)
+    t.strictSame(types, ["session_created", "start", "message", "error", "done", "start", "error", "done"])
+  },
+)
+
+t.test("resume gives no line of an append that is under way", async t => {
+  const place = makePlace()
+  const sessions = new Sessions(place)
+  const session = await sessions.create("s", { cwd: "/workspace" })
+  const recorder = await session.begin(startOf(1))
+  const writing = recorder.event({ type: "tool_call", id: "c-1", name: "x", arguments: { text: "x".repeat(4 << 20) } })
+  const early = (await take(session.resumeLines(1))) as string[]
+  const line = await writing
+  t.ok(early.length === 1 || (early.length === 2 && early[1] === line), `${early.length} lines`)
+  t.strictSame(await take(session.resumeLines(2)), [line])
+  await recorder.settle({ status: "ok" })
+  session.close()
+})
+
 t.test("recent rows: the newest that fit, oldest first, with the number left out, none before a reset", async t => {
   const place = makePlace()
   const sessions = new Sessions(place)
