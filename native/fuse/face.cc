@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 #include "fuse/parse.h"
 #include "sys/call.h"
@@ -149,8 +151,39 @@ Napi::Value MountFace::set_tree(const Napi::CallbackInfo& info) {
   return env.Undefined();
 }
 
+// process.exit runs no clean-up hook of the environment, but it does run those of the C library: no mount is left behind dead.
+static std::mutex running_lock;  // guards running
+static std::vector<Server*> running;
+
+static void stop_running() {
+  std::vector<Server*> left;
+  {
+    std::lock_guard<std::mutex> guard(running_lock);
+    left.swap(running);
+  }
+  for (Server* server : left) {
+    server->mute();
+    server->request_stop();
+    server->join();
+  }
+}
+
+static void enlist(Server* server) {
+  static const int once = atexit(stop_running);
+  (void)once;
+  std::lock_guard<std::mutex> guard(running_lock);
+  running.push_back(server);
+}
+
+static void discharge(Server* server) {
+  std::lock_guard<std::mutex> guard(running_lock);
+  std::erase(running, server);
+}
+
 void MountFace::on_env_end(void* self) {
   auto* face = static_cast<MountFace*>(self);
+  discharge(face->server_.get());
+  face->server_->mute();
   face->server_->request_stop();
   face->server_->join();
 }
@@ -168,6 +201,7 @@ Napi::Value MountFace::start(const Napi::CallbackInfo& info) {
   Ref();
   napi_ref_threadsafe_function(env, queue_);
   napi_add_env_cleanup_hook(env, on_env_end, this);
+  enlist(server_.get());
   server_->start();
   return promise;
 }
@@ -222,6 +256,7 @@ void MountFace::see_started(Napi::Env env, const Event& event) {
     return;
   }
   server_->join();
+  discharge(server_.get());
   is_running_ = false;
   napi_remove_env_cleanup_hook(env, on_env_end, this);
   napi_unref_threadsafe_function(env, queue_);
@@ -233,6 +268,7 @@ void MountFace::see_started(Napi::Env env, const Event& event) {
 
 void MountFace::see_ended(Napi::Env env, const Event& event) {
   server_->join();
+  discharge(server_.get());
   is_running_ = false;
   napi_remove_env_cleanup_hook(env, on_env_end, this);
   napi_unref_threadsafe_function(env, queue_);

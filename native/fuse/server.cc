@@ -53,7 +53,7 @@ Server::Server(Options options, ZoneTable zones, uint64_t main_dev, Voice voice)
       tree_(std::make_shared<const Tree>()),
       nodes_(main_dev),
       desk_(
-          options_.timeout_ms, [this] { voice_.questions(); }, [this](const Held& held, int error) { refuse(held, error); }) {}
+          options_.timeout_ms, [this] { if (!is_mute_) voice_.questions(); }, [this](const Held& held, int error) { refuse(held, error); }) {}
 
 Server::~Server() {
   // Handles hold nodes: they go before the table does.
@@ -113,13 +113,17 @@ void Server::start() {
   keeper_ = std::thread([self = shared_from_this()] { self->keep(); });
 }
 
+void Server::say_started(int error, const char* syscall) {
+  if (!is_mute_) voice_.started(error, syscall);
+}
+
 void Server::keep() {
   enter_thread();
   int error = seed();
-  if (error != 0) return voice_.started(error, "open");
+  if (error != 0) return say_started(error, "open");
   MountFault fault = options_.is_rootless ? mount_helper(options_.mount_point, options_.allow_other, &device_fd_)
                                           : mount_root(options_.mount_point, options_.allow_other, &device_fd_);
-  if (fault.error != 0) return voice_.started(fault.error, fault.syscall);
+  if (fault.error != 0) return say_started(fault.error, fault.syscall);
   sink_ = std::make_unique<DeviceSink>(device_fd_);
   uint32_t count = options_.threads;
   if (count == 0) count = std::thread::hardware_concurrency() == 1 ? 1 : 2;
@@ -151,7 +155,7 @@ void Server::keep() {
     if (fd >= 0) close(fd);
   }
   if (is_up) {
-    voice_.started(0, "");
+    say_started(0, "");
     std::unique_lock<std::mutex> hold(life_lock_);
     was_started_ = true;
     life_.wait(hold, [this] { return is_stopping_ || serving_ == 0; });
@@ -176,8 +180,8 @@ void Server::keep() {
     std::lock_guard<std::mutex> guard(life_lock_);
     reason = end_reason_;
   }
-  if (is_up) voice_.ended(reason);
-  else voice_.started(error, "read");
+  if (!is_up) say_started(error, "read");
+  else if (!is_mute_) voice_.ended(reason);
 }
 
 void Server::read_loop() {
@@ -203,8 +207,8 @@ void Server::read_loop() {
   }
   if (got != MAP_FAILED) munmap(got, BUFFER_SIZE);
   std::lock_guard<std::mutex> guard(life_lock_);
-  if (error == ENODEV) is_unmounted_ = true;
-  else if (error != 0 && error != ECONNABORTED) end_reason_ = std::string("error: read of /dev/fuse: ") + strerror(error);
+  // ENODEV: unmounted. ECONNABORTED: aborted, by us or from outside.
+  if (error != 0 && error != ENODEV && error != ECONNABORTED) end_reason_ = std::string("error: read of /dev/fuse: ") + strerror(error);
   serving_--;
   life_.notify_all();
 }
@@ -288,7 +292,7 @@ void Server::reply(uint64_t id, int error, std::string body) {
 void Server::journal(const std::string& line) {
   int64_t now = now_ms(), before = journal_at_ms_.load();
   if (now - before < 1000 || !journal_at_ms_.compare_exchange_strong(before, now)) return;
-  voice_.journal(line);
+  if (!is_mute_) voice_.journal(line);
 }
 
 Server::Counts Server::counts() {

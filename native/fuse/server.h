@@ -92,6 +92,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   void start();                      // the outcome comes by voice
   void request_stop();               // the end comes by voice
+  void mute() { is_mute_ = true; }   // nobody is there any more to be told anything
   void join();                       // after `ended`, or in an emergency after request_stop
   void reply(uint64_t id, int error, std::string body);
   bool invalidate(std::string path);
@@ -111,6 +112,7 @@ class Server : public std::enable_shared_from_this<Server> {
  private:
   // server.cc: threads and life
   void keep();
+  void say_started(int error, const char* syscall);
   void read_loop();
   void unmount();
   bool wait_threads(int ms);
@@ -221,7 +223,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   std::atomic<uint64_t> requests_{0};
   std::atomic<int64_t> refreshed_at_ms_{0};
-  std::atomic<bool> has_passthrough_{false}, has_expire_{false}, is_unmounted_{false};
+  std::atomic<bool> has_passthrough_{false}, has_expire_{false}, is_mute_{false};
   std::atomic<int64_t> journal_at_ms_{-1000};
   bool asked_passthrough_ = false;   // written by INIT before any other request
 

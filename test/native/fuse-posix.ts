@@ -7,6 +7,8 @@ import t from "tap"
 import { type Fixture, startFixture } from "../fixture/native/fusemount.js"
 import { runProgram } from "../harness/program.js"
 
+t.setTimeout(240_000)
+
 const SCRIPT = fileURLToPath(new URL("../fixture/native/posix.py", import.meta.url))
 
 async function runChecks(dir: string): Promise<Record<string, unknown>> {
@@ -18,19 +20,25 @@ async function runChecks(dir: string): Promise<Record<string, unknown>> {
 for (const passthrough of [true, false]) {
   const how = passthrough ? "with passthrough" : "without passthrough"
 
-  t.test(`fuse.34 (no locks, xattr, inotify) every call on plain nodes comes out as on the backing side, ${how}`, async t => {
-    const m = await startFixture({ passthrough })
-    try {
-      mkdirSync(join(m.backing, "plain"))
-      mkdirSync(join(m.backing, "data/plain"))
-      t.equal((await m.ask("stats")).passthrough, passthrough ? 1 : 0)
-      const [backing, mounted] = [await runChecks(join(m.backing, "plain")), await runChecks(join(m.mountPoint, "data/plain"))]
-      for (const name of Object.keys(backing)) t.same(mounted[name], backing[name], name)
-      t.same((await m.ask("stats")).handles, 0, "no handle is left open")
-    } finally {
-      await m.stop()
-    }
-  })
+  t.test(
+    `fuse.34 (no locks, xattr, inotify) every call on plain nodes comes out as on the backing side, ${how}`,
+    async t => {
+      const m = await startFixture({ passthrough })
+      try {
+        mkdirSync(join(m.backing, "plain"))
+        mkdirSync(join(m.backing, "data/plain"))
+        t.equal((await m.ask("stats")).passthrough, passthrough ? 1 : 0)
+        const [backing, mounted] = [
+          await runChecks(join(m.backing, "plain")),
+          await runChecks(join(m.mountPoint, "data/plain")),
+        ]
+        for (const name of Object.keys(backing)) t.same(mounted[name], backing[name], name)
+        t.same((await m.ask("stats")).handles, 0, "no handle is left open")
+      } finally {
+        await m.stop()
+      }
+    },
+  )
 
   t.test(`O_TMPFILE, devices and ioctl have the errors of fuse.md 5.1, ${how}`, async t => {
     const m = await startFixture({ passthrough })
@@ -69,10 +77,12 @@ say([len(lines), len(set(lines)), all(len(l) == 99 for l in lines)])`)
     }
   })
 
-  t.test(`fuse.21 inode numbers are the backing ones and survive rename of file, directory and child, ${how}`, async t => {
-    const m = await startFixture({ passthrough })
-    try {
-      const seen = await m.py(`
+  t.test(
+    `fuse.21 inode numbers are the backing ones and survive rename of file, directory and child, ${how}`,
+    async t => {
+      const m = await startFixture({ passthrough })
+      try {
+        const seen = await m.py(`
 b = ${JSON.stringify(m.backing)} + "/"
 os.makedirs("data/d/c"); os.mkdir("data/e"); put("data/f", b"x"); fd = os.open("data/f", os.O_RDONLY)
 names = ["data/f", "data/d", "data/d/c"]
@@ -82,11 +92,12 @@ os.rename("data/f", "data/e/g"); os.rename("data/d", "data/e/d")
 after = [os.stat(n).st_ino for n in ["data/e/g", "data/e/d", "data/e/d/c"]]
 listed = {x.name: x.inode() for x in os.scandir("data/e")}
 say([same, before == after, os.fstat(fd).st_ino == before[0], os.read(fd, 2).decode(), listed == {"g": before[0], "d": before[1]}])`)
-      t.same(seen, [true, true, true, "x", true])
-    } finally {
-      await m.stop()
-    }
-  })
+        t.same(seen, [true, true, true, "x", true])
+      } finally {
+        await m.stop()
+      }
+    },
+  )
 }
 
 t.test("fuse.22 (one view) a hard link made on the backing side is one node with the true count", async t => {
@@ -105,10 +116,12 @@ say([a.st_ino == c.st_ino, a.st_nlink, os.stat("data/f").st_nlink, put("data/g",
   }
 })
 
-t.test("fuse.27 (plain only) a change on the backing path is seen within 1.1 s, a new name at the next call", async t => {
-  const m = await startFixture()
-  try {
-    const seen = await m.py(`
+t.test(
+  "fuse.27 (plain only) a change on the backing path is seen within 1.1 s, a new name at the next call",
+  async t => {
+    const m = await startFixture()
+    try {
+      const seen = await m.py(`
 b = ${JSON.stringify(m.backing)} + "/data/"
 put("data/f", b"x")
 old = [os.stat("data/f").st_size, e(os.stat, "data/n"), os.listdir("data")]
@@ -116,27 +129,37 @@ put(b + "f", b"12345"); put(b + "n", b"n")
 new = e(lambda: os.stat("data/n").st_size)
 time.sleep(1.1)
 say([old, new, os.stat("data/f").st_size, get("data/f"), sorted(os.listdir("data"))])`)
-    t.same(seen, [[1, "ENOENT", ["laid", "f", "one"].sort().length === 3 ? seen[0][2] : []], 1, 5, "12345", ["f", "laid", "n", "one"]])
-  } finally {
-    await m.stop()
-  }
-})
+      t.same(seen, [
+        [1, "ENOENT", ["laid", "f", "one"].sort().length === 3 ? seen[0][2] : []],
+        1,
+        5,
+        "12345",
+        ["f", "laid", "n", "one"],
+      ])
+    } finally {
+      await m.stop()
+    }
+  },
+)
 
-t.test("fuse.28 (16 MiB) without passthrough an unchanged file is read again from the page cache, a changed one is not", async t => {
-  const m = await startFixture({ passthrough: false })
-  try {
-    await m.sh(`head -c 16777216 /dev/zero > ${m.backing}/data/big`)
-    await m.sh("cat data/big > /dev/null; cat data/big > /dev/null")
-    const before = await m.ask("stats")
-    await m.sh("cat data/big > /dev/null")
-    const after = await m.ask("stats")
-    t.ok(after.requests - before.requests < 12, `${after.requests - before.requests} requests for 16 MiB`)
-    await m.sh(`printf changed | dd of=${m.backing}/data/big conv=notrunc status=none; sleep 1.1`)
-    t.equal((await m.sh("head -c 7 data/big")).stdout, "changed")
-  } finally {
-    await m.stop()
-  }
-})
+t.test(
+  "fuse.28 (16 MiB) without passthrough an unchanged file is read again from the page cache, a changed one is not",
+  async t => {
+    const m = await startFixture({ passthrough: false })
+    try {
+      await m.sh(`head -c 16777216 /dev/zero > ${m.backing}/data/big`)
+      await m.sh("cat data/big > /dev/null; cat data/big > /dev/null")
+      const before = await m.ask("stats")
+      await m.sh("cat data/big > /dev/null")
+      const after = await m.ask("stats")
+      t.ok(after.requests - before.requests < 12, `${after.requests - before.requests} requests for 16 MiB`)
+      await m.sh(`printf changed | dd of=${m.backing}/data/big conv=notrunc status=none; sleep 1.1`)
+      t.equal((await m.sh("head -c 7 data/big")).stdout, "changed")
+    } finally {
+      await m.stop()
+    }
+  },
+)
 
 t.test("fuse.29 (requests only) with passthrough reads and writes of 64 MiB send few requests", async t => {
   const m: Fixture = await startFixture()

@@ -5,9 +5,14 @@ import { join } from "node:path"
 import t from "tap"
 import { type Fixture, startFixture } from "../fixture/native/fusemount.js"
 
+t.setTimeout(240_000)
+
 const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
-async function withMount(options: Parameters<typeof startFixture>[0], body: (m: Fixture) => Promise<void>): Promise<void> {
+async function withMount(
+  options: Parameters<typeof startFixture>[0],
+  body: (m: Fixture) => Promise<void>,
+): Promise<void> {
   const mount = await startFixture(options)
   try {
     await body(mount)
@@ -19,7 +24,10 @@ async function withMount(options: Parameters<typeof startFixture>[0], body: (m: 
 t.test("fuse.1 (type and options only) mountinfo shows fuse.cortexfs with the options of a root mount", async t => {
   await withMount({}, async m => {
     const { stdout } = await m.sh(`grep " ${m.mountPoint} " /proc/self/mountinfo`)
-    t.match(stdout, / rw,nosuid,nodev,noatime - fuse\.cortexfs cortexfs rw,user_id=0,group_id=0,default_permissions,allow_other/)
+    t.match(
+      stdout,
+      / rw,nosuid,nodev,noatime - fuse\.cortexfs cortexfs rw,user_id=0,group_id=0,default_permissions,allow_other/,
+    )
   })
 })
 
@@ -81,21 +89,24 @@ t.test("the kernel checks projected modes: another uid reads no 0400 file", asyn
   })
 })
 
-t.test("fuse.26 (fixture tree) a rendered file is fixed at open, fstat then has its size, two opens differ", async t => {
-  await withMount({}, async m => {
-    const seen = await m.py(`
+t.test(
+  "fuse.26 (fixture tree) a rendered file is fixed at open, fstat then has its size, two opens differ",
+  async t => {
+    await withMount({}, async m => {
+      const seen = await m.py(`
 a = os.open("status", os.O_RDONLY)
 first, size = os.pread(a, 100, 0), os.fstat(a).st_size
 b = os.open("status", os.O_RDONLY)
 say({"size": size == len(first), "again": os.pread(a, 100, 0) == first, "other": os.pread(b, 100, 0) != first, "end": len(os.pread(a, 9, 500)),
      "text": first.decode(), "shared": e(mmap.mmap, a, 10, mmap.MAP_SHARED, mmap.PROT_READ), "seek": os.lseek(a, 3, os.SEEK_DATA),
      "private": mmap.mmap(a, 6, mmap.MAP_PRIVATE, mmap.PROT_READ)[:6].decode()})`)
-    t.match(seen, { size: true, again: true, other: true, end: 0, shared: "ENODEV", seek: 3, private: "render" })
-    t.match(seen.text, /^render \d+ status\n$/)
-    await m.ask("render", { errno: 13 })
-    t.equal(await m.py(`say(e(get, "status"))`), "EACCES", "an errno of TypeScript is the errno of the open")
-  })
-})
+      t.match(seen, { size: true, again: true, other: true, end: 0, shared: "ENODEV", seek: 3, private: "render" })
+      t.match(seen.text, /^render \d+ status\n$/)
+      await m.ask("render", { errno: 13 })
+      t.equal(await m.py(`say(e(get, "status"))`), "EACCES", "an errno of TypeScript is the errno of the open")
+    })
+  },
+)
 
 t.test("a tree is asked for once freshMs after the last time, and a change is seen then", async t => {
   await withMount({ freshMs: 300 }, async m => {
@@ -129,16 +140,19 @@ say([first.decode(), rest.decode()[:10], len(new), len(set(new)), os.pread(a, 5,
   })
 })
 
-t.test("generated entries lie over a backing directory and win; a backing entry shows the projected owner and mode", async t => {
-  await withMount({}, async m => {
-    writeFileSync(join(m.backing, "data/laid"), "never shown")
-    writeFileSync(join(m.backing, "data/plain"), "plain")
-    const seen = await m.py(`
+t.test(
+  "generated entries lie over a backing directory and win; a backing entry shows the projected owner and mode",
+  async t => {
+    await withMount({}, async m => {
+      writeFileSync(join(m.backing, "data/laid"), "never shown")
+      writeFileSync(join(m.backing, "data/plain"), "plain")
+      const seen = await m.py(`
 s = os.stat("deep")
 say([sorted(os.listdir("data")), get("data/laid"), oct(s.st_mode), s.st_uid, s.st_gid, e(os.unlink, "data/laid"), e(os.rmdir, "deep"), os.listdir("data/one")])`)
-    t.same(seen, [["laid", "one", "plain"], "laid over", "0o41777", 3, 4, "EROFS", null, []])
-  })
-})
+      t.same(seen, [["laid", "one", "plain"], "laid over", "0o41777", 3, 4, "EROFS", null, []])
+    })
+  },
+)
 
 t.test("names of a hidden zone are not there; unlisted ones are found and not listed", async t => {
   await withMount({}, async m => {
@@ -150,19 +164,22 @@ say([sorted(os.listdir("data")), e(os.stat, "data/.hidden-x"), e(put, "data/.hid
   })
 })
 
-t.test("fuse.48 (fixture zones) a component over 255 bytes is ENAMETOOLONG for stat, create, mkdir and rename", async t => {
-  await withMount({}, async m => {
-    mkdirSync(join(m.backing, "data/readonly"))
-    const seen = await m.py(`
+t.test(
+  "fuse.48 (fixture zones) a component over 255 bytes is ENAMETOOLONG for stat, create, mkdir and rename",
+  async t => {
+    await withMount({}, async m => {
+      mkdirSync(join(m.backing, "data/readonly"))
+      const seen = await m.py(`
 out = []
 for n in [255, 256, 1024, 1025]:
   for d in [".", "data", "zz", "data/readonly"]:
     p = d + "/" + "n" * n
     out.append([n, d, e(os.stat, p), e(put, p, b""), e(os.mkdir, p), e(os.rename, "data/one", p)])
 say([o for o in out if o[0] != 255 and set(o[2:]) != {"ENAMETOOLONG"}] + [o for o in out if o[0] == 255 and o[2] != "ENOENT"])`)
-    t.same(seen, [])
-  })
-})
+      t.same(seen, [])
+    })
+  },
+)
 
 t.test("a read-only zone refuses every change, keeps reading, and shows a backing change at the next call", async t => {
   await withMount({}, async m => {
@@ -193,7 +210,13 @@ say([all_of("hello"), all_of("data/readonly/log"), list(all_of(".").items())[:2]
   e(os.getxattr, "hello", "user.x"), e(os.getxattr, "hello", "security.capability"), e(os.getxattr, "hello", "system.posix_acl_access"),
   e(os.setxattr, "status", "user.cortexfs.kind", b"x"), e(os.removexattr, "status", "user.cortexfs.kind"), e(os.setxattr, "data/readonly/log", "user.x", b"x"),
   libc.getxattr(b"hello", b"user.cortexfs.kind", ctypes.create_string_buffer(1), 1), errno.errorcode[ctypes.get_errno()]])`)
-    const rest = { output_token_estimate: "0", cache_bytes: "0", cache_entries: "0", cache_state: "none", tokenizer: "byte-estimate-v1" }
+    const rest = {
+      output_token_estimate: "0",
+      cache_bytes: "0",
+      cache_entries: "0",
+      cache_state: "none",
+      tokenizer: "byte-estimate-v1",
+    }
     t.same(seen, [
       {
         abi_path: "hello",
@@ -249,7 +272,24 @@ say([e(put, d + "f", b"1"), e(put, d + "refused", b"1"), e(os.mkdir, d + "dir"),
   e(os.rename, d + "g", d + "refused"), sorted(os.listdir(d)), os.stat(d + "g").st_uid, os.stat(d + "g").st_size])`,
       { uid: 12001 },
     )
-    t.same(seen, [1, "EACCES", null, null, null, null, null, null, 2, null, null, null, "EACCES", ["g", "pipe", "sym"], 12001, 1])
+    t.same(seen, [
+      1,
+      "EACCES",
+      null,
+      null,
+      null,
+      null,
+      null,
+      null,
+      2,
+      null,
+      null,
+      null,
+      "EACCES",
+      ["g", "pipe", "sym"],
+      12001,
+      1,
+    ])
     const { asked } = await m.ask("asked")
     const ops = asked.filter((a: any) => a.op !== "miss")
     t.same(
@@ -286,21 +326,24 @@ t.test("a miss may make the name: only the uid itself makes its home by looking 
   })
 })
 
-t.test("volumes are borders: rename and link between them are EXDEV, a mount inside a backing directory is EXDEV", async t => {
-  await withMount({}, async m => {
-    for (const dir of ["homes/1", "homes/2", "inner"]) mkdirSync(join(m.backing, "data", dir), { recursive: true })
-    writeFileSync(join(m.backing, "data/homes/1/f"), "1")
-    await m.sh(`mount -t tmpfs none ${m.backing}/data/inner && mount -t tmpfs none ${m.backing}/data/homes/2`)
-    try {
-      const seen = await m.py(`
+t.test(
+  "volumes are borders: rename and link between them are EXDEV, a mount inside a backing directory is EXDEV",
+  async t => {
+    await withMount({}, async m => {
+      for (const dir of ["homes/1", "homes/2", "inner"]) mkdirSync(join(m.backing, "data", dir), { recursive: true })
+      writeFileSync(join(m.backing, "data/homes/1/f"), "1")
+      await m.sh(`mount -t tmpfs none ${m.backing}/data/inner && mount -t tmpfs none ${m.backing}/data/homes/2`)
+      try {
+        const seen = await m.py(`
 h = "data/homes/"
 say([e(os.rename, h + "1/f", h + "2/f"), e(os.link, h + "1/f", "data/f"), e(os.stat, "data/inner"), e(put, h + "2/x", b"123"), get(h + "2/x"), e(os.rename, h + "1/f", h + "1/g"), e(os.rmdir, h + "2")])`)
-      t.same(seen, ["EXDEV", "EXDEV", "EXDEV", 3, "123", null, "EROFS"])
-    } finally {
-      await m.sh(`umount -l ${m.backing}/data/inner ${m.backing}/data/homes/2`)
-    }
-  })
-})
+        t.same(seen, ["EXDEV", "EXDEV", "EXDEV", 3, "123", null, "EROFS"])
+      } finally {
+        await m.sh(`umount -l ${m.backing}/data/inner ${m.backing}/data/homes/2`)
+      }
+    })
+  },
+)
 
 t.test("an invalidated name is looked up again before its time to live", async t => {
   await withMount({ freshMs: 0 }, async m => {
