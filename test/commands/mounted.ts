@@ -1,5 +1,5 @@
 // needs: root fuse bwrap
-import { readFileSync, rmSync, writeFileSync } from "node:fs"
+import { readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import { command, run } from "../fixture/commands/cli.js"
@@ -7,7 +7,7 @@ import { ctxIn, script, sessionFile, startCoder, startCtx } from "../fixture/com
 import { OTHER, OWNER } from "../harness/product.js"
 import { runProgram } from "../harness/program.js"
 
-const stack = await startCoder()
+const { stack, runtime } = await startCoder()
 t.teardown(() => stack.stop())
 const SEVEN = ["status", "bin", "model", "agent", "tool", "home", "shared"]
 
@@ -93,7 +93,7 @@ t.test("ctx.31 without --session history shows the current session, with the ind
   t.match((await ctxIn(stack, ["agent", "history", "coder"])).stdout, "\n  from default\n")
 })
 
-t.test("ping answers pong, a stopped runtime is ECONNREFUSED or ENOENT, another agent not started ENOENT", async t => {
+t.test("ping answers pong, and an agent that is not started is ENOENT", async t => {
   const pong = await ctxIn(stack, ["ping", "agent/coder"])
   t.same([pong.code, pong.stdout, pong.stderr], [0, "pong\n", ""])
   t.same(JSON.parse((await ctxIn(stack, ["ping", "agent/coder", "--json"])).stdout), { type: "pong" })
@@ -153,4 +153,30 @@ t.test("resume prints the stored texts, the stored lines with --raw, and follows
 t.test("ctx in the bin directory of the tree is this ctx", async t => {
   const ended = await run([join(stack.ctx, "bin/ctx"), "abi"])
   t.same([ended.code, ended.stdout, ended.stderr], [0, (await run(command("abi"))).stdout, ""])
+})
+
+t.test("a socket path of more than 107 bytes is reached through its directory", async t => {
+  const root = join(stack.dir, "l".repeat(120))
+  symlinkSync(stack.ctx, root)
+  const pong = await ctxIn(stack, ["ping", "agent/coder"], { root })
+  t.same([pong.code, pong.stdout, pong.stderr], [0, "pong\n", ""])
+  const reviewer = await ctxIn(stack, ["ping", "agent/reviewer"], { root })
+  t.match(reviewer.stderr, "ctx: ENOENT: agent/reviewer is not started: ")
+})
+
+// The last one: it ends the runtime.
+t.test("a declared socket where nobody listens is ECONNREFUSED, 69, with the unit to start", async t => {
+  await runtime.stop("SIGKILL")
+  for (const args of [
+    ["ping", "agent/coder"],
+    ["agent", "send", "coder", "x"],
+    ["agent", "resume", "coder"],
+  ]) {
+    const ended = await ctxIn(stack, args)
+    t.equal(ended.code, 69, args.join(" "))
+    t.equal(
+      ended.stderr,
+      "ctx: ECONNREFUSED: agent/coder: nobody listens: systemctl start cortexfs-agent@coder.socket\n",
+    )
+  }
 })

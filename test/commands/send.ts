@@ -1,15 +1,17 @@
-// needs: root fuse bwrap
+// needs: root fuse bwrap strace
+import { readFileSync } from "node:fs"
+import { join } from "node:path"
 import t from "tap"
 import { ctxIn, script, sessionFile, startCoder, startCtx } from "../fixture/commands/stack.js"
 
-const stack = await startCoder()
+const { stack, runtime } = await startCoder()
 t.teardown(() => stack.stop())
 
 const SLOW = script({ say: ["begun\n"] }, { sleep_ms: 20_000 }, { say: ["never"] })
 const linesOf = (text: string) => text.split("\n").filter(line => line !== "")
 const rowsOf = (session: string) => linesOf(sessionFile(stack, session, "messages.jsonl")).length
 
-t.test("ctx.26 (text, frames, replay, conflict) send prints the answer as it comes and replays it", async t => {
+t.test("ctx.26 send prints the answer as it comes, replays it, refuses another text and a busy session", async t => {
   const text = script({ say: ["one ", "two"] })
   const first = await ctxIn(stack, ["agent", "send", "coder", "--session", "a", "--id", "m-1", text])
   t.same([first.code, first.stdout, first.stderr], [0, "one two\n", ""])
@@ -42,22 +44,28 @@ t.test("ctx.26 (text, frames, replay, conflict) send prints the answer as it com
     frames.filter(isDelta).map(line => JSON.parse(line).text),
     ["one ", "two"],
   )
-})
 
-t.test("ctx.26 (busy and --wait) a busy session is refused at once, with --wait the send runs after", async t => {
-  const slow = script({ say: ["begun\n"] }, { sleep_ms: 1500 }, { say: ["ended"] })
-  const first = startCtx(stack, ["agent", "send", "coder", "--session", "busy", slow])
-  await first.until("begun")
-  const refused = await ctxIn(stack, ["agent", "send", "coder", "--session", "busy", script({ say: "x" })])
+  const slow = script({ say: ["begun\n"] }, { sleep_ms: 3000 }, { say: ["ended"] })
+  const long = startCtx(stack, ["agent", "send", "coder", "--session", "busy", slow])
+  await long.until("begun")
+  const log = join(stack.dir, "trace")
+  const strace = ["strace", "-f", "-qq", "-ttt", "-e", "trace=write,writev,sendto,sendmsg", "-s", "64", "-o", log]
+  const refused = await startCtx(stack, ["agent", "send", "coder", "--session", "busy", "x"], strace).ended
+  const timeOf = (text: string) => {
+    const call = linesOf(readFileSync(log, "utf8")).find(line => line.includes(text))
+    return Number(call?.split(/ +/)[1]) * 1000
+  }
+  const tookMs = timeOf("ctx: EBUSY: ") - timeOf('{\\"op\\":\\"send\\"')
+  t.ok(tookMs > 0 && tookMs < 100, `${tookMs} ms from the request to the line`)
   t.equal(refused.code, 69)
   t.match(refused.stderr, /^ctx: EBUSY: .*: add --wait, or ctx agent cancel coder\n$/)
   const waited = await ctxIn(stack, ["agent", "send", "coder", "--session", "busy", "--wait", script({ say: "after" })])
   t.same([waited.code, waited.stdout], [0, "after\n"])
-  const ended = await first.ended
+  const ended = await long.ended
   t.same([ended.code, ended.stdout], [0, "begun\nended\n"])
 })
 
-t.test("ctx.27 (one SIGINT) the run is cancelled, exit 130, the session idle", async t => {
+t.test("ctx.27 one SIGINT cancels the run, a second leaves at once, SIGTERM leaves and lets the run go on", async t => {
   const running = startCtx(stack, ["agent", "send", "coder", "--session", "int", SLOW])
   await running.until("begun")
   running.child.kill("SIGINT")
@@ -67,14 +75,26 @@ t.test("ctx.27 (one SIGINT) the run is cancelled, exit 130, the session idle", a
   t.equal(sessionFile(stack, "int", "state"), "idle\n")
   t.match(linesOf(sessionFile(stack, "int", "events.jsonl")).at(-1), '"type":"done"')
   t.match(linesOf(sessionFile(stack, "int", "events.jsonl")).at(-1), '"status":"cancelled"')
-})
 
-t.test("ctx.27 (SIGTERM) ctx leaves with 143 and the run goes on", async t => {
+  // A runtime that stands still cannot answer the cancel: the second signal has to end ctx all the same.
+  const twice = startCtx(stack, ["agent", "send", "coder", "--session", "twice", SLOW])
+  await twice.until("begun")
+  runtime.child.kill("SIGSTOP")
+  twice.child.kill("SIGINT")
+  await new Promise(resolve => setTimeout(resolve, 300))
+  t.equal(twice.child.exitCode, null)
+  const secondAtMs = performance.now()
+  twice.child.kill("SIGINT")
+  const left = await twice.ended
+  runtime.child.kill("SIGCONT")
+  t.equal(left.code, 130)
+  t.ok(left.endedAtMs - secondAtMs < 100, `${left.endedAtMs - secondAtMs} ms`)
+
   const slow = script({ say: ["begun\n"] }, { sleep_ms: 800 }, { say: ["ended"] })
-  const running = startCtx(stack, ["agent", "send", "coder", "--session", "term", slow])
-  await running.until("begun")
-  running.child.kill("SIGTERM")
-  t.equal((await running.ended).code, 143)
+  const term = startCtx(stack, ["agent", "send", "coder", "--session", "term", slow])
+  await term.until("begun")
+  term.child.kill("SIGTERM")
+  t.equal((await term.ended).code, 143)
   t.equal(sessionFile(stack, "term", "state"), "active\n")
   for (let i = 0; i < 200 && sessionFile(stack, "term", "state") !== "done\n"; i++) {
     await new Promise(resolve => setTimeout(resolve, 25))
