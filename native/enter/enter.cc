@@ -137,9 +137,11 @@ int main(int argc, char** argv) {
   set_limit(RLIMIT_NOFILE, 1024);
   set_limit(RLIMIT_CORE, 0);
 
+  // The file is executed through the mount inside: through the descriptor from outside it would show its host path.
+  int payload_fd = open(PAYLOAD_PATH, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+  if (payload_fd < 0) refuse(errno);
   struct stat checked, bound;
-  if (fstat(PAYLOAD_FD, &checked) != 0) refuse(errno);
-  if (lstat(PAYLOAD_PATH, &bound) != 0) refuse(errno);
+  if (fstat(PAYLOAD_FD, &checked) != 0 || fstat(payload_fd, &bound) != 0) refuse(errno);
   if (!S_ISREG(checked.st_mode) || !is_same_file(checked, bound)) refuse(EACCES);
 
   // bubblewrap sets PWD to the directory it changed to; it is not a name of section 8.
@@ -149,6 +151,6 @@ int main(int argc, char** argv) {
   if (is_script(checked))
     execve(PAYLOAD_PATH, argv, environ);
   else
-    syscall(SYS_execveat, PAYLOAD_FD, "", argv, environ, AT_EMPTY_PATH);
+    syscall(SYS_execveat, payload_fd, "", argv, environ, AT_EMPTY_PATH);
   refuse(errno);
 }

@@ -3,7 +3,7 @@ import { CtxError, codeOf } from "../abi/error.js"
 import type { JsonObject } from "../abi/json.js"
 import { ARGS_MAX } from "../abi/limit.js"
 import { isName } from "../abi/name.js"
-import { homePath, rootEntryPath } from "../abi/path.js"
+import { homePath, rootEntryPath, sharedPath } from "../abi/path.js"
 import {
   AT_FDCWD,
   fstatat,
@@ -78,11 +78,13 @@ function readPolicy(bytes: Buffer | undefined): Policy | undefined {
 
 /** The place behind a directory of CTX_PATH that the agent may see, opened; undefined when there is none. */
 function findPlace(agent: Agent, source: Source, policy: Policy | undefined, dir: string): ToolPlace | undefined {
-  const space = /^\/ctx\/shared\/([^/]+)\/tool$/.exec(dir)?.[1]
+  const space = dir.startsWith(`${rootEntryPath("shared")}/`) ? dir.split("/")[3] : undefined
   const isVisible =
     dir === rootEntryPath("tool") ||
     dir === `${homePath(agent.owner)}/tool` ||
-    (isName(space) && policyAllows(policy, agent.subject, "shared", space, "read").allow)
+    (isName(space) &&
+      dir === `${sharedPath(space)}/tool` &&
+      policyAllows(policy, agent.subject, "shared", space, "read").allow)
   if (!isVisible) return undefined
   const path = backingPath(source, dir).slice(0, -"/tool".length)
   try {

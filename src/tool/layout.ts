@@ -80,6 +80,14 @@ async function requireSource(path: string, what: string): Promise<void> {
   }
 }
 
+async function requireView({ agent, viewDir }: Place): Promise<void> {
+  try {
+    await stat(viewDir)
+  } catch (e) {
+    throw sandboxDown(`view of agent ${agent.name} is not there; start its mount`, e)
+  }
+}
+
 /**
  * Works out what lies at /ctx, /home/agent, /workspace and the targets of the mount file, and proves each source.
  * Errors: EINVAL for a malformed mount file, ENOENT for a missing source, EACCES for a refused one, EHOSTDOWN for a
@@ -111,7 +119,7 @@ export async function planLayout(place: Place): Promise<Layout> {
     { target: SANDBOX_HOME, source: home, mode: "rw" },
     { target: SANDBOX_SESSIONS, source: `${home}/session`, mode: "ro" },
   ]
-  await requireSource(viewDir, `view of agent ${agent.name}`)
+  await requireView(place)
   await requireSource(home, `home of agent ${agent.name}`)
   await requireSource(`${home}/session`, `session directory of agent ${agent.name}`)
   const workspaceLine = lines.find(line => line.target === SANDBOX_WORKSPACE)

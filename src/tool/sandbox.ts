@@ -300,11 +300,15 @@ async function findFault(
  * ECANCELED (`signal`). agent-tool-security 3.1, 6, 7
  */
 export async function launch(l: Launch): Promise<Sandboxed> {
-  const identity = checkIdentity(l.agent)
-  await checkBwrap()
-  const layout = await planLayout(l)
-  if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
-  return await build(l, identity, layout)
+  try {
+    const identity = checkIdentity(l.agent)
+    await checkBwrap()
+    const layout = await planLayout(l)
+    if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
+    return await build(l, identity, layout)
+  } catch (e) {
+    throw e instanceof CtxError ? e : sandboxDown(`set-up ends with ${codeOf(e) ?? "an error"}`, e)
+  }
 }
 
 async function build(l: Launch, identity: Identity, layout: Layout): Promise<Sandboxed> {
@@ -353,22 +357,19 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
     const startTime = pid === undefined ? undefined : findStartTime(pid)
     if (pid === undefined || startTime === undefined) throw sandboxDown(`${file} cannot be started`)
 
+    const streams: Socket[] = []
     const wrap = (fd: number, options: { readable?: boolean; writable?: boolean }) => {
       outside.delete(fd)
-      return new Socket({ fd, readable: options.readable === true, writable: options.writable === true })
+      const stream = new Socket({ fd, readable: options.readable === true, writable: options.writable === true })
+      streams.push(stream)
+      return stream
     }
-    const stdin = wrap(stdinFd, { writable: true })
-    const stdout = wrap(stdoutFd, { readable: true })
-    const stderr = l.isJoined ? undefined : wrap(stderrFd, { readable: true })
-    const status = wrap(statusFd, { readable: true, writable: true })
-    const streams = [stdin, stdout, status, ...(stderr ? [stderr] : [])]
     const current = box
     const cancel = () => void current.end(KILL_GRACE_MS)
     let isLate = false
     let late: NodeJS.Timeout | undefined
-    // A payload that does not read its input is no fault of the writer.
-    stdin.on("error", () => undefined)
     try {
+      const said = readStatus(wrap(statusFd, { readable: true, writable: true }))
       await current.findInit(pid, deadline)
       if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
       l.onHeld?.(pid, startTime)
@@ -380,10 +381,11 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
       release(blockFd)
       closeAll([blockFd])
       outside.delete(blockFd)
-      const word = await readStatus(status)
+      const word = await said
       if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
       if (isLate) throw sandboxDown(`not built in ${BUILD_WAIT_MS / 1000} s`)
-      if (word !== undefined) throw await findFault(word, stderr ?? stdout, identity, layout, l.cwd)
+      const errors = l.isJoined ? stdoutFd : stderrFd
+      if (word !== undefined) throw await findFault(word, wrap(errors, { readable: true }), identity, layout, l.cwd)
     } catch (e) {
       l.signal?.removeEventListener("abort", cancel)
       for (const stream of streams) stream.destroy()
@@ -392,12 +394,16 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
       clearTimeout(late)
     }
     void current.exited.then(() => l.signal?.removeEventListener("abort", cancel))
+    // Made last: a stream that ends before its reader is there would never tell it.
+    const stdin = wrap(stdinFd, { writable: true })
+    // A payload that does not read its input is no fault of the writer.
+    stdin.on("error", () => undefined)
     return {
       pid,
       startTime,
       stdin,
-      stdout,
-      stderr: stderr ?? Readable.from([]),
+      stdout: wrap(stdoutFd, { readable: true }),
+      stderr: l.isJoined ? Readable.from([]) : wrap(stderrFd, { readable: true }),
       exited: current.exited,
       end: (graceMs = KILL_GRACE_MS) => current.end(graceMs),
     }

@@ -69,7 +69,7 @@ t.test(
     for (const [content, program] of cases) {
       place.tool("x", program)
       const { result, error } = await place.call("x", {})
-      t.strictSame(result, { status: "error", content, truncated: false }, error?.message)
+      t.strictSame(result, { status: "error", content, truncated: false }, `${error?.message}`)
     }
     place.tool(
       "x",

@@ -34,6 +34,11 @@ t.test(
   },
 )
 
+t.test("a payload may open 1024 descriptors, dumps no core, and has 512 MiB in /tmp", async t => {
+  t.equal(await place.sh("ulimit -n; ulimit -Hn; ulimit -c; ulimit -Hc"), "1024\n1024\n0\n0\n")
+  t.equal(await place.sh("df -B1 --output=size /tmp | tail -1; stat -c %a /tmp"), `${512 * 1024 * 1024}\n1777\n`)
+})
+
 t.test("security.12 only the home, the workspace and /tmp can be written", async t => {
   const refused = await place.sh(touch("/x", "/usr/x", "/etc/x", "/run/x", "/run/cortexfs/x", "/ctx/x"))
   t.equal(refused, "Read-only file system\n".repeat(6))

@@ -98,7 +98,7 @@ t.test(
     place.removeControl("mount")
     t.equal((await place.inside(payload, { cwd: "/workspace/none" })).error?.code, "ENOENT")
     t.equal((await place.inside(payload, { workspaceDir: "/nowhere" })).error?.code, "ENOENT")
-    t.equal((await place.inside(payload, { viewDir: join(place.dir, "noview") })).error?.code, "ENOENT")
+    t.equal((await place.inside(payload, { viewDir: join(place.dir, "noview") })).error?.code, "EHOSTDOWN")
     t.notOk(existsSync(marker))
     t.equal(await place.sh("pwd", { cwd: "/home/agent/data" }), "/home/agent/data\n")
   },
