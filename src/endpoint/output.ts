@@ -157,26 +157,26 @@ export class Output implements Channel {
 
   private writePiece(piece: Buffer): Promise<void> {
     return new Promise(resolve => {
-      let last = -1
-      const onStall = () => {
-        const size = queueSize(this.socket)
-        if (last >= 0 && size >= last) this.leave()
-        else {
-          last = size
-          timer = setTimeout(onStall, this.stallMs)
-        }
-      }
+      let timer: NodeJS.Timeout | undefined
+      let waiting = 0
       const finish = () => {
         clearTimeout(timer)
         stopListening()
         resolve()
       }
-      let timer = setTimeout(() => {
-        last = piece.length
-        onStall()
-      }, this.stallMs)
+      const check = () => {
+        const size = queueSize(this.socket)
+        if (size >= waiting) this.leave()
+        else {
+          waiting = size
+          timer = setTimeout(check, this.stallMs)
+        }
+      }
       const stopListening = this.onGone(finish)
       this.socket.write(piece, finish)
+      // What the kernel took at once is not counted as taken by the peer later.
+      waiting = queueSize(this.socket)
+      timer = setTimeout(check, this.stallMs)
     })
   }
 

@@ -75,11 +75,18 @@ function findFault(source: Source, name: string): unknown {
 export async function serveAgent(options: ServeOptions): Promise<number> {
   const { name, runDir, configDir } = options
   process.umask(0o077)
+  // Until there is something to end, a signal just ends the process.
+  let onSignal: () => void = () => process.exit(0)
+  for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, () => onSignal())
   const isSystem = process.geteuid!() === 0
   const taken = await takeListener("agent")
   const source = await pinSource(options.source)
   const { identity, fault: identityFault } = findIdentity(source, name)
   const listener = taken ?? (await bindListener(systemAgentSocket(name, runDir)))
+  onSignal = () => {
+    listener.close()
+    process.exit(0)
+  }
   takeIdentity(identity ?? (isSystem ? NOBODY : { uid: process.geteuid!(), gid: process.getegid!(), groups: [] }))
 
   const home = findHome()
@@ -96,7 +103,9 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
     ),
   }
   const fault = identityFault ?? findFault(source, name)
-  return await new Service(host, identity, fault, listener, isSystem).run()
+  const service = new Service(host, identity, fault, listener, isSystem)
+  onSignal = () => service.finish("interrupted")
+  return await service.run()
 }
 
 /** The parts of a runtime put together, from ready to the end. */
@@ -106,7 +115,8 @@ class Service {
   private readonly supervision: Supervision
   private readonly runtime: Runtime
   private server: Server | undefined
-  private finish: (reason: Ending) => void = () => undefined
+  /** Ends the service, once. */
+  finish: (reason: Ending) => void = () => undefined
   private readonly finished: Promise<Ending>
 
   constructor(
@@ -136,8 +146,6 @@ class Service {
 
   /** Recovers, serves, ends; resolves with the exit code. */
   async run(): Promise<number> {
-    process.once("SIGTERM", () => this.finish("interrupted"))
-    process.once("SIGINT", () => this.finish("interrupted"))
     await this.runtime.recover()
     this.server = new Server(this.listener, this.runtime, this.isSystem, () => this.change(), log)
     log(`agent ${this.host.name} ready`)

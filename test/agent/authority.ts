@@ -29,23 +29,29 @@ t.test("what a call needs", async t => {
   const models = `allow ${TYPE} model:debug/script use\n`
   const read = call("fs.read", { path: "f" })
 
-  t.test("security.1 (direct call) with an empty tool policy a call is EACCES, nothing is started, the run ends ok", async t => {
-    stage.set("policy", models)
-    const { parts, done, errors } = await results([read])
-    t.match(parts, [{ status: "error", content: /^ERROR: EACCES: / }])
-    t.match(errors, [{ code: "EACCES", tool: "fs.read", recoverable: true }])
-    t.match(done, { status: "ok" })
-    reset()
-  })
+  t.test(
+    "security.1 (direct call) with an empty tool policy a call is EACCES, nothing is started, the run ends ok",
+    async t => {
+      stage.set("policy", models)
+      const { parts, done, errors } = await results([read])
+      t.match(parts, [{ status: "error", content: /^ERROR: EACCES: / }])
+      t.match(errors, [{ code: "EACCES", tool: "fs.read", recoverable: true }])
+      t.match(done, { status: "ok" })
+      reset()
+    },
+  )
 
-  t.test("security.2 the tool's own policy must name the agent's type, and a line added acts without restart", async t => {
-    const own = readFileSync(fsRead, "utf8")
-    writeFileSync(fsRead, "")
-    t.match((await results([read])).parts, [{ status: "error", content: /^ERROR: EACCES: / }])
-    writeFileSync(fsRead, `allow ${TYPE} tool:fs.read execute\n`)
-    t.match((await results([read])).parts, [{ status: "ok", content: "text\n" }])
-    writeFileSync(fsRead, own)
-  })
+  t.test(
+    "security.2 the tool's own policy must name the agent's type, and a line added acts without restart",
+    async t => {
+      const own = readFileSync(fsRead, "utf8")
+      writeFileSync(fsRead, "")
+      t.match((await results([read])).parts, [{ status: "error", content: /^ERROR: EACCES: / }])
+      writeFileSync(fsRead, `allow ${TYPE} tool:fs.read execute\n`)
+      t.match((await results([read])).parts, [{ status: "ok", content: "text\n" }])
+      writeFileSync(fsRead, own)
+    },
+  )
 
   t.test("security.3 a line removed between two calls of a run refuses the second", async t => {
     const run = stage.send([read, { sleep_ms: 700 }, read, { say: "end" }], { session: "removed" })
@@ -64,71 +70,94 @@ t.test("what a call needs", async t => {
     reset()
   })
 
-  t.test("runtime.10 (refusals) undeclared, refused, not executable and symlinked tools are recoverable, the run ends ok", async t => {
-    stage.tool("plain", "#!/bin/sh\necho plain\n")
-    const path = join(toolDir, "plain")
-    t.match((await results([call("plain", { args: ["x"] })])).parts, [{ status: "ok", content: "plain\n" }])
+  t.test(
+    "runtime.10 (refusals) undeclared, refused, not executable and symlinked tools are recoverable, the run ends ok",
+    async t => {
+      stage.tool("plain", "#!/bin/sh\necho plain\n")
+      const path = join(toolDir, "plain")
+      t.match((await results([call("plain", { args: ["x"] })])).parts, [{ status: "ok", content: "plain\n" }])
 
-    chmodSync(path, 0o644)
-    const still = await results([call("plain", { args: ["x"] })])
-    t.match(still.parts, [{ status: "error", content: /^ERROR: ENOENT: / }], "no execute bit: no hit")
-    t.match(still.done, { status: "ok" })
+      chmodSync(path, 0o644)
+      const still = await results([call("plain", { args: ["x"] })])
+      t.match(still.parts, [{ status: "error", content: /^ERROR: ENOENT: / }], "no execute bit: no hit")
+      t.match(still.done, { status: "ok" })
 
-    chmodSync(path, 0o700)
-    chownSync(path, OTHER, OTHER)
-    t.match((await results([call("plain", { args: ["x"] })])).parts, [{ content: /^ERROR: EACCES: / }], "of another uid")
-    chownSync(path, 0, 0)
-    chmodSync(path, 0o755)
+      chmodSync(path, 0o700)
+      chownSync(path, OTHER, OTHER)
+      t.match(
+        (await results([call("plain", { args: ["x"] })])).parts,
+        [{ content: /^ERROR: EACCES: / }],
+        "of another uid",
+      )
+      chownSync(path, 0, 0)
+      chmodSync(path, 0o755)
 
-    renameSync(path, `${path}.away`)
-    symlinkSync("plain.away", path)
-    const linked = await results([call("plain", { args: ["x"] })])
-    t.match(linked.parts, [{ status: "error", content: /^ERROR: ENOENT: / }], "a link is no hit")
-    t.match(linked.errors, [{ code: "ENOENT", tool: "plain", recoverable: true }])
-    rmSync(path)
-    renameSync(`${path}.away`, path)
-    t.match((await results([call("nowhere", { args: ["x"] })])).parts, [{ content: /^ERROR: EACCES: / }], "not declared")
-  })
+      renameSync(path, `${path}.away`)
+      symlinkSync("plain.away", path)
+      const linked = await results([call("plain", { args: ["x"] })])
+      t.match(linked.parts, [{ status: "error", content: /^ERROR: ENOENT: / }], "a link is no hit")
+      t.match(linked.errors, [{ code: "ENOENT", tool: "plain", recoverable: true }])
+      rmSync(path)
+      renameSync(`${path}.away`, path)
+      t.match(
+        (await results([call("nowhere", { args: ["x"] })])).parts,
+        [{ content: /^ERROR: EACCES: / }],
+        "not declared",
+      )
+    },
+  )
 
-  t.test("runtime.10 (time and size) a tool past its timeout is ETIMEDOUT, 2 MiB are cut to 1 MiB and to one marker line", async t => {
-    stage.tool("slow", "#!/bin/sh\necho first\nsleep 36.7\n", { timeout: "1\n" })
-    const slow = await results([call("slow", { args: ["x"] })])
-    t.match(slow.parts, [{ status: "error", content: /^ERROR: ETIMEDOUT/ }])
-    t.match(slow.done, { status: "ok" })
+  t.test(
+    "runtime.10 (time and size) a tool past its timeout is ETIMEDOUT, 2 MiB are cut to 1 MiB and to one marker line",
+    async t => {
+      stage.tool("slow", "#!/bin/sh\necho first\nsleep 36.7\n", { timeout: "1\n" })
+      const slow = await results([call("slow", { args: ["x"] })])
+      t.match(slow.parts, [{ status: "error", content: /^ERROR: ETIMEDOUT/ }])
+      t.match(slow.done, { status: "ok" })
 
-    stage.tool("big", "#!/bin/sh\nhead -c 2097152 /dev/zero | tr '\\\\0' x\n")
-    const big = await results([call("big", { args: ["x"] }), { expect: "bytes omitted" }])
-    t.equal(Buffer.byteLength(big.parts[0]!.content), 1_048_576)
-    t.equal(big.parts[0]!.truncated, true)
-    t.match(big.done, { status: "ok" }, "the observation has the marker")
-  })
+      stage.tool("big", "#!/bin/sh\nhead -c 2097152 /dev/zero | tr '\\\\0' x\n")
+      const big = await results([call("big", { args: ["x"] }), { expect: "bytes omitted" }])
+      t.equal(Buffer.byteLength(big.parts[0]!.content), 1_048_576)
+      t.equal(big.parts[0]!.truncated, true)
+      t.match(big.done, { status: "ok" }, "the observation has the marker")
+    },
+  )
 
   t.test("approval ask denies every call, with a reason that is stored, and nothing is started", async t => {
     stage.set("approval", "ask\n")
     const { parts, done, frames } = await results([read])
-    t.match(frames.find(f => f.type === "approval_result"), { id: "c-1", name: "fs.read", decision: "deny", reason: /./ })
+    t.match(
+      frames.find(f => f.type === "approval_result"),
+      { id: "c-1", name: "fs.read", decision: "deny", reason: /./ },
+    )
     t.match(parts, [{ status: "error", content: /^ERROR: EACCES: / }])
     t.match(done, { status: "ok" })
     stage.set("approval", "auto\n")
   })
 
-  t.test("runtime.9 (policy) without model use a send is EACCES and records nothing; a line removed during a run ends the next call", async t => {
-    stage.set("policy", policy.replace(models, ""))
-    const before = fingerprint(stage.sessionDir)
-    const refused = await stage.send([{ say: "x" }], { session: "no-model" }).over()
-    t.match(refused.frames, [{ type: "error", code: "EACCES" }])
-    t.strictSame(fingerprint(stage.sessionDir), before)
-    reset()
+  t.test(
+    "runtime.9 (policy) without model use a send is EACCES and records nothing; a line removed during a run ends the next call",
+    async t => {
+      stage.set("policy", policy.replace(models, ""))
+      const before = fingerprint(stage.sessionDir)
+      const refused = await stage.send([{ say: "x" }], { session: "no-model" }).over()
+      t.match(refused.frames, [{ type: "error", code: "EACCES" }])
+      t.strictSame(fingerprint(stage.sessionDir), before)
+      reset()
 
-    stage.tool("nap", '#!/bin/sh\nsleep "$1"\n')
-    const now = readFileSync(join(stage.controlDir, "policy"), "utf8")
-    const run = stage.send([call("nap", { args: ["0.8"] }), { say: "never" }], { session: "model-gone" })
-    await run.frame("tool_call")
-    stage.set("policy", now.replace(models, ""))
-    await run.over()
-    t.match(run.frames.slice(-2), [{ type: "error", code: "EACCES" }, { type: "done", status: "error" }])
-    reset()
-  })
+      stage.tool("nap", '#!/bin/sh\nsleep "$1"\n')
+      const now = readFileSync(join(stage.controlDir, "policy"), "utf8")
+      const run = stage.send([call("nap", { args: ["0.8"] }), { say: "never" }], { session: "model-gone" })
+      await run.frame("tool_call")
+      stage.set("policy", now.replace(models, ""))
+      await run.over()
+      t.match(run.frames.slice(-2), [
+        { type: "error", code: "EACCES" },
+        { type: "done", status: "error" },
+      ])
+      reset()
+    },
+  )
 
   t.test("a model that does not exist is ENOENT before anything is recorded", async t => {
     stage.set("model", "debug/none\n")
@@ -174,20 +203,23 @@ t.test("what a call needs", async t => {
     t.strictSame(fingerprint(stage.sessionDir), before)
   })
 
-  t.test("runtime.1 (tools and policy) malformed tools count as none and are told, a malformed policy denies everything", async t => {
-    for (const text of ["tsh\n", "fs.read\nfs.read\n"]) {
-      stage.set("tools", text)
-      const { parts, errors, done } = await results([read])
-      t.match(errors, [
-        { code: "EINVAL", recoverable: true },
-        { code: "EACCES", tool: "fs.read" },
-      ])
-      t.match(parts, [{ content: /^ERROR: EACCES: / }])
-      t.match(done, { status: "ok" })
-    }
-    reset()
-    stage.set("policy", `${policy}nonsense\n`)
-    t.match((await stage.send([{ say: "x" }], { session: "p" }).over()).frames, [{ type: "error", code: "EACCES" }])
-    reset()
-  })
+  t.test(
+    "runtime.1 (tools and policy) malformed tools count as none and are told, a malformed policy denies everything",
+    async t => {
+      for (const text of ["tsh\n", "fs.read\nfs.read\n"]) {
+        stage.set("tools", text)
+        const { parts, errors, done } = await results([read])
+        t.match(errors, [
+          { code: "EINVAL", recoverable: true },
+          { code: "EACCES", tool: "fs.read" },
+        ])
+        t.match(parts, [{ content: /^ERROR: EACCES: / }])
+        t.match(done, { status: "ok" })
+      }
+      reset()
+      stage.set("policy", `${policy}nonsense\n`)
+      t.match((await stage.send([{ say: "x" }], { session: "p" }).over()).frames, [{ type: "error", code: "EACCES" }])
+      reset()
+    },
+  )
 })

@@ -33,7 +33,10 @@ t.test("the control socket of a run", async t => {
 got.append(ask(op="model", request_id="m", messages=[{"role": "user", "content": "hello"}], tools=["tsh"]))`,
     )
     t.strictSame(ping, [{ type: "pong", request_id: "p" }])
-    t.strictSame(model!.map(f => f.type), ["delta", "message", "usage", "end"])
+    t.strictSame(
+      model!.map(f => f.type),
+      ["delta", "message", "usage", "end"],
+    )
     t.ok(model!.every(f => f.request_id === "m"))
     t.match(model![0], { text: "hello" })
     t.match(model!.at(-1), { status: "ok" })
@@ -114,7 +117,12 @@ first.join()`,
   })
 
   t.test("op model is refused to a tool", async t => {
-    stage.tool("asker", python('got = ask(op="model", messages=[{"role": "user", "content": "x"}]); print(json.dumps(got)); print(json.dumps(ask(op="ping", request_id="q-2")))'))
+    stage.tool(
+      "asker",
+      python(
+        'got = ask(op="model", messages=[{"role": "user", "content": "x"}]); print(json.dumps(got)); print(json.dumps(ask(op="ping", request_id="q-2")))',
+      ),
+    )
     stage.program(
       python('e = read()\nif e["step"] == 0: call("c-1", "asker", args=["x"])\nelse: say(e["observation"]["content"])'),
     )

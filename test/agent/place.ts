@@ -135,7 +135,10 @@ if e["step"] == 0:
   await stage.view.stop()
   writeFileSync(join(stage.workspace, "go"), "")
   await calling.over()
-  t.match(calling.frames.find(f => f.type === "error"), { code: "EHOSTDOWN", tool: "touch", recoverable: true })
+  t.match(
+    calling.frames.find(f => f.type === "error"),
+    { code: "EHOSTDOWN", tool: "touch", recoverable: true },
+  )
   t.notOk(existsSync(join(stage.workspace, "after")))
 
   const before = fingerprint(stage.sessionDir)
@@ -152,5 +155,8 @@ if e["step"] == 0:
   await new Promise(resolve => setTimeout(resolve, 300))
   stage.view.child.kill("SIGKILL")
   await stepping.over()
-  t.match(stepping.frames.slice(-2), [{ type: "error", code: "EHOSTDOWN" }, { type: "done", status: "error" }])
+  t.match(stepping.frames.slice(-2), [
+    { type: "error", code: "EHOSTDOWN" },
+    { type: "done", status: "error" },
+  ])
 })

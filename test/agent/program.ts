@@ -2,7 +2,7 @@ import { chownSync, existsSync, mkdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import t, { type Test } from "tap"
 import { python } from "../fixture/agent/python.js"
-import { call, makeStage, readRows, type Stage } from "../fixture/agent/stage.js"
+import { makeStage, readRows, type Stage } from "../fixture/agent/stage.js"
 import { OWNER } from "../harness/product.js"
 
 const SCHEMA = "cortexfs.agent-invocation/v1"
@@ -18,11 +18,22 @@ t.test("agent programs", async t => {
     const session = `p-${++sessions}`
     const c = await stage.send("hi", { session, ...more }).over()
     const dir = join(stage.sessionDir, session)
-    return { frames: c.frames, rows: () => readRows(join(dir, "messages.jsonl")), events: () => readRows(join(dir, "events.jsonl")) }
+    return {
+      frames: c.frames,
+      rows: () => readRows(join(dir, "messages.jsonl")),
+      events: () => readRows(join(dir, "events.jsonl")),
+    }
   }
   const fails = async (t: Test, body: string, code = "EIO", message?: string | RegExp) => {
     const { frames } = await run(body)
-    t.match(frames.slice(-2), [{ type: "error", code, ...(message ? { message } : {}) }, { type: "done", status: "error" }], body)
+    t.match(
+      frames.slice(-2),
+      [
+        { type: "error", code, ...(message ? { message } : {}) },
+        { type: "done", status: "error" },
+      ],
+      body,
+    )
     t.equal(frames.filter(f => f.type === "done").length, 1)
     return frames
   }
@@ -31,7 +42,10 @@ t.test("agent programs", async t => {
     stage.set("env", "CTX_AGENT_STEPS=9\nCTX_AGENT_LESSONS=1\nFOO=bar baz\n")
     const { frames } = await run('e = read(); say(open("/proc/self/environ").read())')
     stage.set("env", "")
-    const pairs = (frames.at(-2) as unknown as { content: { text: string }[] }).content[0]!.text.split("\0").slice(0, -1)
+    const pairs = (frames.at(-2) as unknown as { content: { text: string }[] }).content[0]!.text.split("\0").slice(
+      0,
+      -1,
+    )
     t.strictSame(Object.fromEntries(pairs.map(pair => [pair.split("=")[0], pair.slice(pair.indexOf("=") + 1)])), {
       CTX_ROOT: "/ctx",
       CTX_HOME: `/ctx/home/${OWNER}`,
@@ -56,25 +70,34 @@ t.test("agent programs", async t => {
     })
   })
 
-  t.test("runtime.5 (envelope) step 0 has the seven keys and a null observation, step 1 exactly the stored result", async t => {
-    const { frames, rows } = await run(
-      `e = read()
+  t.test(
+    "runtime.5 (envelope) step 0 has the seven keys and a null observation, step 1 exactly the stored result",
+    async t => {
+      const { frames, rows } = await run(
+        `e = read()
 if e["step"] == 0:
     assert sys.argv[1:] == ["--cortexfs-sdk-envelope-v1"], sys.argv
     open("/home/agent/data/e0", "w").write(json.dumps(e)); call("c-1", "echo", args=["a", "b"])
 else:
     open("/home/agent/data/e1", "w").write(json.dumps(e)); say("done")`,
-    )
-    t.match(frames.at(-1), { type: "done", status: "ok" })
-    const data = join(stage.sessionDir, "../data")
-    const [first, second] = ["e0", "e1"].map(name => JSON.parse(readFileSync(join(data, name), "utf8")))
-    const common = { schema: SCHEMA, run: frames[0]!.run, input: "hi", history_messages: "(no history)", tool_context: "" }
-    t.strictSame(first, { ...common, step: 0, observation: null })
-    const result = (rows()[1] as { content: { content: string }[] }).content[0]!
-    const observation = { tool_call_id: "c-1", name: "echo", status: "ok", content: result.content, truncated: false }
-    t.strictSame(second, { ...common, step: 1, observation })
-    t.equal(result.content, "a\nb\n")
-  })
+      )
+      t.match(frames.at(-1), { type: "done", status: "ok" })
+      const data = join(stage.sessionDir, "../data")
+      const [first, second] = ["e0", "e1"].map(name => JSON.parse(readFileSync(join(data, name), "utf8")))
+      const common = {
+        schema: SCHEMA,
+        run: frames[0]!.run,
+        input: "hi",
+        history_messages: "(no history)",
+        tool_context: "",
+      }
+      t.strictSame(first, { ...common, step: 0, observation: null })
+      const result = (rows()[1] as { content: { content: string }[] }).content[0]!
+      const observation = { tool_call_id: "c-1", name: "echo", status: "ok", content: result.content, truncated: false }
+      t.strictSame(second, { ...common, step: 1, observation })
+      t.equal(result.content, "a\nb\n")
+    },
+  )
 
   t.test("runtime.5 (invalid output) what a program may not print ends the run with EIO", async t => {
     const head = "e = read()\n"
@@ -104,7 +127,11 @@ out(type="delta", text="x" * (262144 + 1 - base))`,
     await fails(t, `${head}call("c-1", "echo", args=["x"])`, "EIO", /c-1/)
     const limit = `base = len(json.dumps({"type": "delta", "text": "", "run": e["run"]})) + 1
 out(type="delta", text="x" * (262144 - base))`
-    t.match((await run(head + limit)).frames.at(-1), { type: "done", status: "ok" }, "a frame of exactly 256 KiB is taken")
+    t.match(
+      (await run(head + limit)).frames.at(-1),
+      { type: "done", status: "ok" },
+      "a frame of exactly 256 KiB is taken",
+    )
   })
 
   t.test("a program that fails, says nothing or dies ends the run with EIO and its first stderr line", async t => {
@@ -124,7 +151,10 @@ out(type="reasoning_delta", text="hm"); out(type="reasoning_message", content=[{
 out(type="error", code="ENOENT", message="lost", recoverable=True)
 say("first"); say("last")`,
     )
-    t.strictSame(frames.map(f => f.type), ["start", "reasoning_delta", "reasoning_message", "error", "message", "done"])
+    t.strictSame(
+      frames.map(f => f.type),
+      ["start", "reasoning_delta", "reasoning_message", "error", "message", "done"],
+    )
     t.match(frames[3], { code: "ENOENT", message: "lost", recoverable: true, seq: Number })
     t.notOk(events().some(row => String(row.type).startsWith("reasoning")))
     t.match(rows().at(-1), { role: "assistant", content: [{ text: "last" }] }, "the last message of the last step")
@@ -135,17 +165,25 @@ say("first"); say("last")`,
     t.match(rows().at(-1), { role: "assistant", content: [{ type: "text", text: "ab" }] })
   })
 
-  t.test("runtime.8 (program's usage) a usage frame is stored when the step made no model call, else only the host's", async t => {
-    const usage = 'out(type="usage", input_tokens=7, output_tokens=8)'
-    const own = await run(`e = read(); ${usage}; say("x")`)
-    t.match(own.events().filter(r => r.type === "usage"), [{ step: 0, input_tokens: 7, output_tokens: 8 }])
-    stage.set("model", "debug/echo\n")
-    const asked = await run(`e = read(); ${usage}; ask(op="model", messages=[{"role": "user", "content": "abcd"}]); ${usage}; say("x")`)
-    stage.set("model", "debug/script\n")
-    const rows = asked.events().filter(r => r.type === "usage")
-    t.match(rows, [{ step: 0, model: "debug/echo", input_tokens: 1, output_tokens: 1 }])
-    t.equal(rows.length, 1)
-  })
+  t.test(
+    "runtime.8 (program's usage) a usage frame is stored when the step made no model call, else only the host's",
+    async t => {
+      const usage = 'out(type="usage", input_tokens=7, output_tokens=8)'
+      const own = await run(`e = read(); ${usage}; say("x")`)
+      t.match(
+        own.events().filter(r => r.type === "usage"),
+        [{ step: 0, input_tokens: 7, output_tokens: 8 }],
+      )
+      stage.set("model", "debug/echo\n")
+      const asked = await run(
+        `e = read(); ${usage}; ask(op="model", messages=[{"role": "user", "content": "abcd"}]); ${usage}; say("x")`,
+      )
+      stage.set("model", "debug/script\n")
+      const rows = asked.events().filter(r => r.type === "usage")
+      t.match(rows, [{ step: 0, model: "debug/echo", input_tokens: 1, output_tokens: 1 }])
+      t.equal(rows.length, 1)
+    },
+  )
 
   t.test("runtime.6 one-shot, warm, and a worker that exits after reading nothing give the same rows", async t => {
     const step = `

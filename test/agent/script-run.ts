@@ -75,7 +75,10 @@ t.test("a scripted run", async t => {
       }
     }
     const [messages, events] = files.map(readRows)
-    t.strictSame(events!.map(row => row.seq), events!.map((_, i) => i + 1))
+    t.strictSame(
+      events!.map(row => row.seq),
+      events!.map((_, i) => i + 1),
+    )
     const ts = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
     t.ok([...messages!, ...events!].every(row => ts.test(row.ts as string)))
   })
