@@ -30,9 +30,9 @@ export class Queue {
     return key === undefined ? this.waiting.length : this.waiting.filter(w => w.key === key).length
   }
 
-  /** True when a run of this session is in progress or about to begin. */
-  isBusy(key: string): boolean {
-    return this.running.has(key)
+  /** True when a request for this session cannot have its turn at once. */
+  mustWait(key: string): boolean {
+    return this.running.has(key) || this.running.size >= RUNS_MAX || this.countWaiting(key) > 0
   }
 
   /**
@@ -40,8 +40,8 @@ export class Queue {
    * ECANCELED (`onGone` said that the waiter left), EHOSTDOWN (the runtime stops).
    */
   enter(key: string, wait: boolean, onGone: (leave: () => void) => () => void): Promise<Turn> {
+    if (!this.mustWait(key)) return Promise.resolve(this.admit(key))
     const isBusy = this.running.has(key)
-    if (!isBusy && this.running.size < RUNS_MAX && this.countWaiting(key) === 0) return Promise.resolve(this.admit(key))
     if (!wait) {
       if (isBusy || this.countWaiting(key) > 0) {
         throw new CtxError("EBUSY", "session has an active run; send again with wait, or wait for it")

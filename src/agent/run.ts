@@ -51,6 +51,9 @@ export class Run {
   tool: string | undefined
   private resolveDone: (line: string) => void = () => undefined
   private readonly over = new AbortController()
+  private readonly stopped = new Promise<void>(resolve => {
+    this.over.signal.addEventListener("abort", () => resolve(), { once: true })
+  })
   private stopReason: StopReason | undefined
   private program: Program | undefined
   private deltas = ""
@@ -69,13 +72,13 @@ export class Run {
     })
   }
 
-  /** Runs to the end and sends everything; never rejects. `done` resolves when the `done` line is stored and sent. */
+  /** Runs to the end and sends everything; never rejects. `done` resolves with the `done` line when it is stored. */
   async perform(): Promise<void> {
     const forget = this.facts.isTemp ? this.channel.onGone(() => this.stop("cancelled")) : () => undefined
     let settlement: Settlement
     let control: Control | undefined
     try {
-      await this.channel.send(this.recorder.startLine)
+      await this.tell(this.recorder.startLine)
       const inference = this.newInference()
       control = await this.openControl(
         { agent: this.facts.agent.name, session: this.facts.session, run: this.id, uid: this.facts.agent.uid },
@@ -91,7 +94,7 @@ export class Run {
     forget()
     await this.program?.end()
     await control?.close()
-    this.resolveDone(await this.settle(settlement))
+    await this.settle(settlement)
   }
 
   /** Stops new work and kills what runs; the run then settles by itself. A run that settles already is not changed. */
@@ -175,13 +178,13 @@ export class Run {
     switch (frame.type) {
       case "delta":
         this.deltas += frame.text
-        await this.channel.send(formatFrame({ type: "delta", run: this.id, text: frame.text }))
+        await this.tell(formatFrame({ type: "delta", run: this.id, text: frame.text }))
         return
       case "reasoning_delta":
-        await this.channel.send(formatFrame({ type: "reasoning_delta", run: this.id, text: frame.text }))
+        await this.tell(formatFrame({ type: "reasoning_delta", run: this.id, text: frame.text }))
         return
       case "reasoning_message":
-        await this.channel.send(formatFrame({ type: "reasoning_message", run: this.id, content: frame.content }))
+        await this.tell(formatFrame({ type: "reasoning_message", run: this.id, content: frame.content }))
         return
       case "message":
         this.parts = frame.content
@@ -194,8 +197,14 @@ export class Run {
     }
   }
 
+  /** Sends a line and lets a slow peer hold the run up, but never its end. */
+  private async tell(line: string): Promise<void> {
+    const sent = this.channel.send(line)
+    if (!this.over.signal.aborted) await Promise.race([sent, this.stopped])
+  }
+
   private async record(fields: { type: string; [key: string]: unknown }): Promise<void> {
-    await this.channel.send(await this.recorder.event(fields))
+    await this.tell(await this.recorder.event(fields))
   }
 
   /** One `usage` row in the key order of session-abi 6.1; the model is the control's value unless another answered. */
@@ -213,7 +222,7 @@ export class Run {
   }
 
   private async recordResult(result: Parameters<Recorder["toolResult"]>[0]): Promise<void> {
-    await this.channel.send(await this.recorder.toolResult(result))
+    await this.tell(await this.recorder.toolResult(result))
   }
 
   private text(): Part[] {
@@ -229,8 +238,8 @@ export class Run {
     return { status: "error", parts: this.text(), error: describeFailure(e) }
   }
 
-  /** Stores and sends the end; returns the `done` line. A store that refuses is tried once more with its own error. */
-  private async settle(settlement: Settlement): Promise<string> {
+  /** Stores and sends the end. A store that refuses is tried once more with its own error. */
+  private async settle(settlement: Settlement): Promise<void> {
     let lines: string[]
     try {
       lines = await this.recorder.settle(settlement)
@@ -241,8 +250,7 @@ export class Run {
         formatFrame({ type: "error", run: this.id, ...error }),
       ])
     }
-    for (const line of lines) await this.channel.send(line)
-    await this.channel.flush()
-    return lines.at(-1)!
+    this.resolveDone(lines.at(-1)!)
+    for (const line of lines) await this.tell(line)
   }
 }

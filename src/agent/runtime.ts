@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises"
 import { CtxError, codeOf } from "../abi/error.js"
 import type { CancelRequest, Request, ResumeRequest, StatusRequest, StopRequest } from "../abi/frame.js"
 import { RECOVER_MAX } from "../abi/limit.js"
@@ -28,6 +29,9 @@ export interface RuntimeFacts {
   onStop: () => void
 }
 
+/** How often the end of the last turn is looked for while the runtime stops. */
+const TURN_POLL_MS = 5
+
 interface ActiveRun {
   run: Run
   key: string
@@ -39,7 +43,7 @@ export class Runtime {
   private readonly runs = new Map<string, ActiveRun>()
   private readonly places: Places | undefined
   private readonly sender: Sender | undefined
-  private isStopping = false
+  private stopReason: StopReason | undefined
 
   constructor(private readonly facts: RuntimeFacts) {
     if (facts.owner === undefined) return
@@ -50,8 +54,10 @@ export class Runtime {
       queue: this.queue,
       openControl: facts.openControl,
       log: facts.log,
+      isStopping: () => this.stopReason !== undefined,
       onRun: (run, key) => {
         this.runs.set(run.id, { run, key })
+        if (this.stopReason !== undefined) run.stop(this.stopReason)
         facts.onChange()
         return () => {
           this.runs.delete(run.id)
@@ -94,7 +100,7 @@ export class Runtime {
       case "ping":
         return await channel.send(formatFrame({ type: "pong" }))
       case "send":
-        if (this.isStopping) throw new CtxError("EHOSTDOWN", "the runtime stops; send again later")
+        if (this.stopReason !== undefined) throw new CtxError("EHOSTDOWN", "the runtime stops; send again later")
         return await this.sender!.send(request, channel)
       case "status":
         return await this.status(request, channel)
@@ -111,11 +117,11 @@ export class Runtime {
 
   /** Ends every run and waiter; resolves when all are settled. Takes no new run afterwards. agent-runtime 2 */
   async stop(reason: StopReason): Promise<void> {
-    this.isStopping = true
+    this.stopReason = reason
     this.queue.stop()
-    const runs = [...this.runs.values()].map(({ run }) => run)
-    for (const run of runs) run.stop(reason)
-    await Promise.all(runs.map(run => run.done))
+    for (const { run } of this.runs.values()) run.stop(reason)
+    // A send that was past its checks may still begin a run, which is then stopped at once; its turn is counted.
+    while (this.queue.size > 0) await sleep(TURN_POLL_MS)
     this.places?.close()
   }
 

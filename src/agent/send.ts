@@ -28,6 +28,8 @@ export interface SendFacts {
   openControl: OpenControl
   /** Told of each run that begins; the function it returns is called when the run is over. */
   onRun: (run: Run, key: string) => () => void
+  /** True when the runtime ends and nothing new may begin. */
+  isStopping: () => boolean
   /** One line for the journal. */
   log: (line: string) => void
 }
@@ -55,6 +57,7 @@ export class Sender {
     if (prepared === undefined) return
     const turn = await prepared.turn
     try {
+      if (this.facts.isStopping()) throw new CtxError("EHOSTDOWN", "the runtime stops; send again later")
       // After a wait the session, the claims and the controls may be others.
       const plan = prepared.hasWaited ? await this.check(request, channel) : prepared.plan
       if (plan === undefined) return
@@ -87,7 +90,7 @@ export class Sender {
     const plan = await this.check(request, channel)
     if (plan === undefined) return undefined
     const { queue } = this.facts
-    const hasWaited = queue.isBusy(key) || queue.countWaiting(key) > 0
+    const hasWaited = queue.mustWait(key)
     return { plan, turn: queue.enter(key, request.wait, leave => channel.onGone(leave)), hasWaited }
   }
 

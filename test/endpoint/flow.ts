@@ -41,6 +41,28 @@ t.test("output to slow and absent peers", async t => {
     },
   )
 
+  t.test("cancel and SIGTERM do not wait for a peer that does not read", async t => {
+    const first = stage.send("hi", { session: "jam-1" })
+    const start = await first.frame("start")
+    first.pause()
+    await new Promise(resolve => setTimeout(resolve, 800))
+    const before = Date.now()
+    const cancel = await stage.owner.ask(stage.runtime.socket, { op: "cancel", id: start.run })
+    t.match(cancel.frames, [{ type: "done", status: "cancelled" }])
+    t.ok(Date.now() - before < 2_000, `${Date.now() - before} ms`)
+    first.destroy()
+    const second = stage.send("hi", { session: "jam-2" })
+    await second.frame("start")
+    second.pause()
+    await new Promise(resolve => setTimeout(resolve, 800))
+    const then = Date.now()
+    t.equal(await stage.runtime.stop(), 0)
+    t.ok(Date.now() - then < 5_000, `${Date.now() - then} ms`)
+    t.equal(state("jam-2"), "error\n")
+    second.destroy()
+    stage.runtime = await stage.stack.startRuntime("coder")
+  })
+
   t.test("a peer that takes no byte for 30 s is disconnected and its private run goes on to the end", async t => {
     const stalled = stage.send("hi", { session: "stalled" })
     await stalled.frame("start")
