@@ -136,19 +136,33 @@ t.test(
   },
 )
 
-t.test("resume prints the stored texts, the stored lines with --raw, and follows a run to its end", async t => {
-  const text = script({ say: "kept" })
-  await ctxIn(stack, ["agent", "send", "coder", "--session", "look", text])
-  t.equal((await ctxIn(stack, ["agent", "resume", "coder", "--session", "look"])).stdout, "kept\n")
-  const raw = await ctxIn(stack, ["agent", "resume", "coder", "--session", "look", "--raw"])
-  t.equal(raw.stdout, sessionFile(stack, "look", "events.jsonl"))
-  const slow = script({ say: ["begun\n"] }, { sleep_ms: 1000 }, { say: "more" })
-  const running = startCtx(stack, ["agent", "send", "coder", "--session", "look", slow])
-  await running.until("begun")
-  const followed = await ctxIn(stack, ["agent", "resume", "coder", "--session", "look", "--follow", "--after", "2"])
-  t.same([followed.code, followed.stdout], [0, "kept\nbegun\nmore\n"])
-  t.equal((await running.ended).code, 0)
-})
+t.test(
+  "resume prints the stored texts, the stored lines with --raw, follows a run to its end, and cancels it on SIGINT",
+  async t => {
+    const text = script({ say: "kept" })
+    await ctxIn(stack, ["agent", "send", "coder", "--session", "look", text])
+    t.equal((await ctxIn(stack, ["agent", "resume", "coder", "--session", "look"])).stdout, "kept\n")
+    const raw = await ctxIn(stack, ["agent", "resume", "coder", "--session", "look", "--raw"])
+    t.equal(raw.stdout, sessionFile(stack, "look", "events.jsonl"))
+    const slow = script({ say: ["begun\n"] }, { sleep_ms: 1000 }, { say: "more" })
+    const running = startCtx(stack, ["agent", "send", "coder", "--session", "look", slow])
+    await running.until("begun")
+    const followed = await ctxIn(stack, ["agent", "resume", "coder", "--session", "look", "--follow", "--after", "2"])
+    t.same([followed.code, followed.stdout], [0, "kept\nbegun\nmore\n"])
+    t.equal((await running.ended).code, 0)
+
+    const endless = script({ say: ["begun\n"] }, { sleep_ms: 20_000 })
+    const sender = startCtx(stack, ["agent", "send", "coder", "--session", "look", endless])
+    await sender.until("begun")
+    const follower = startCtx(stack, ["agent", "resume", "coder", "--session", "look", "--follow", "--raw"])
+    await follower.until('"client_id"')
+    await new Promise(resolve => setTimeout(resolve, 300))
+    follower.child.kill("SIGINT")
+    t.equal((await follower.ended).code, 130)
+    t.equal((await sender.ended).code, 130)
+    t.equal(sessionFile(stack, "look", "state"), "idle\n")
+  },
+)
 
 t.test("ctx in the bin directory of the tree is this ctx", async t => {
   const ended = await run([join(stack.ctx, "bin/ctx"), "abi"])

@@ -34,7 +34,8 @@ export default class Resume extends CtxCommand {
     const { session } = await resolveSession(places, agent, flags)
     const place = { session, scope: flags.shared === undefined ? "private" : "shared", shared: flags.shared }
     const after = flags.after !== undefined && /^\d{1,15}$/.test(flags.after) ? Number(flags.after) : flags.after
-    const interrupt = new Interrupt(run => askOnce(places, agent, { op: "cancel", id: run, ...place }))
+    const cancel = (run: string) => askOnce(places, agent, { op: "cancel", id: run, ...place })
+    const interrupt = flags.follow ? new Interrupt(cancel) : undefined
     const rows: ReplyFrame[] = []
     let end: ReplyFrame | undefined
     const request = { op: "resume", ...place, after, follow: flags.follow || undefined }
@@ -43,16 +44,14 @@ export default class Resume extends CtxCommand {
       if (flags.raw) await writeRaw(Buffer.concat([line, Buffer.from("\n")]))
       else if (this.jsonEnabled()) rows.push(frame)
       else await this.printAnswer(frame)
-      if (frame.type === "start") interrupt.setRun(String(frame.run))
-      if (frame.type === "done") {
-        interrupt.setRun(undefined)
-        end = frame
-      }
+      if (frame.type === "done") end = frame
+      // The run that goes on is that of the last line, and none after a done.
+      interrupt?.setRun(frame.type === "done" || typeof frame.run !== "string" ? undefined : frame.run)
     }
-    if (interrupt.isAsked && end === undefined) {
+    if (interrupt?.isAsked && end === undefined) {
       throw new CtxError("EIO", `agent/${agent} closed the connection`, { hint: logHint(agent) })
     }
-    if (interrupt.isAsked && end?.status === "cancelled") {
+    if (interrupt?.isAsked && end?.status === "cancelled") {
       throw new CtxError("cancelled", `run ${end.run} was cancelled`, { hint: `ctx agent resume ${agent}` })
     }
     return rows
