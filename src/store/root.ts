@@ -19,7 +19,7 @@ export interface Roots {
 }
 
 /**
- * The storage of the caller: `/var/lib/cortexfs/storage` for uid 0, else in the user's state directory, whose missing
+ * The storage of the caller: the one of the system for uid 0, else in the user's state directory, whose missing
  * parents are made (rolling-upgrades.md 2).
  */
 export function ensureDefaultStorage(): string {

@@ -109,7 +109,7 @@ test("roll.7 (mtime to the microsecond) an agent and a tool of a person are carr
   t.equal((statSync(join(next, "tool/my.tool")).mode & 0o7777).toString(8), "751")
 })
 
-test("roll.7 a planted FIFO makes a roll fail, a socket is left out, a hard link becomes a file", async t => {
+test("roll.7 (FIFO, socket, hard link) a planted FIFO makes a roll fail, a socket is left out, a hard link becomes a file", async t => {
   const store = await makeStore()
   const current = await updateHere(store)
   const fifo = join(current, "agent/coder.d/x")

@@ -16,7 +16,7 @@ export default class StorageUpdate extends CtxCommand {
     "Prints the path of the selected generation; with --prune then one line for each other entry. PATH is an absolute directory called storage; without it the caller's own. A generation that is in use is not replaced: stop its consumers first."
   static override examples = [
     "<%= config.bin %> storage update",
-    "<%= config.bin %> storage update --prune /var/lib/cortexfs/storage",
+    "<%= config.bin %> storage update --prune --owner ann /srv/cortexfs/storage",
   ]
   static override args = { path: string({ description: "storage directory" }) }
   static override flags = {
