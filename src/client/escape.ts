@@ -2,7 +2,7 @@
 
 const BIDI = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/
 const UNSAFE = /[\\\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
-const UNSAFE_RAW = /[\\\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+const UNSAFE_RAW = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
 
 function escapeOne(c: string): string {
   if (c === "\\") return "\\\\"
@@ -20,7 +20,7 @@ export function escapeText(text: string): string {
   return text.replace(UNSAFE, escapeOne)
 }
 
-/** The same escapes but for LF and TAB: raw output on a terminal. Implements ctx-coreutils 2.4. */
+/** The same escapes but for LF, TAB and `\`: raw output on a terminal. Implements ctx-coreutils 2.4. */
 export function escapeTerminal(text: string): string {
   return text.replace(UNSAFE_RAW, escapeOne)
 }
