@@ -3,10 +3,11 @@ import { CtxError } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
 import { FAILURE_TEXT_MAX, KILL_GRACE_MS, STDERR_MAX, TOOL_OUTPUT_MAX } from "../abi/limit.js"
 import type { ToolGrant } from "./authorise.js"
+import type { Exit } from "./box.js"
 import { payloadEnv } from "./env.js"
 import { cutText, type Fault, FrameReader } from "./frames.js"
 import type { Place } from "./layout.js"
-import { type Exit, launch, type Sandboxed } from "./sandbox.js"
+import { launch, type Sandboxed } from "./sandbox.js"
 
 /** The run a tool is called in. */
 export interface ToolRun extends Omit<Place, "agent"> {

@@ -1,20 +1,18 @@
-import { type ChildProcess, spawn } from "node:child_process"
-import { closeSync, readFileSync, writeSync } from "node:fs"
+import { spawn } from "node:child_process"
+import { closeSync, writeSync } from "node:fs"
 import { Socket } from "node:net"
 import { Readable, type Writable } from "node:stream"
-import { setTimeout as sleep } from "node:timers/promises"
 import { isErrnoName } from "../abi/errno.js"
 import { CtxError, codeOf } from "../abi/error.js"
 import { KILL_GRACE_MS } from "../abi/limit.js"
 import { SANDBOX_ENTER } from "../abi/path.js"
-import { memfd, pidfdOpen, pidfdSignal, pidfdWait, pipe, seccompProgram, socketPair } from "../native/sys.js"
+import { memfd, pipe, seccompProgram, socketPair } from "../native/sys.js"
+import { Box, type Exit, findStartTime } from "./box.js"
 import { checkIdentity, type Identity } from "./identity.js"
 import { etcFiles, findCwdFault, type Layout, type Place, planLayout, treeArguments } from "./layout.js"
 import { BWRAP, checkBwrap, findKernelFault, sandboxDown } from "./probe.js"
 
 const SETPRIV = "/usr/bin/setpriv"
-const SIGTERM = 15
-const SIGKILL = 9
 /** How long bubblewrap may take to build a sandbox; a mount that hangs must not hold a run for ever. */
 const BUILD_WAIT_MS = 10_000
 const USERNS_ID = 1000
@@ -44,12 +42,6 @@ export interface Launch extends Place {
   signal?: AbortSignal
 }
 
-/** How a payload's first process ended. */
-export interface Exit {
-  code: number | null
-  signal: NodeJS.Signals | null
-}
-
 /** A payload that runs. Its streams must be read to their end or destroyed. */
 export interface Sandboxed {
   /** bubblewrap's pid: every process of the sandbox descends from it. */
@@ -73,65 +65,6 @@ function closeAll(fds: Iterable<number>): void {
       // Nothing was written through it that could be lost.
     }
   }
-}
-
-/** Fields of /proc/PID/stat behind the name; undefined when there is no such process. */
-function readStat(pid: number): string[] | undefined {
-  try {
-    const text = readFileSync(`/proc/${pid}/stat`, "utf8")
-    return text.slice(text.lastIndexOf(")") + 2).split(" ")
-  } catch {
-    return undefined
-  }
-}
-
-/** Start time of a process in clock ticks after boot; undefined when it is gone. */
-export function findStartTime(pid: number): string | undefined {
-  return readStat(pid)?.[19]
-}
-
-function findChild(pid: number): number | undefined {
-  try {
-    const child = Number(readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ")[0])
-    return child > 0 ? child : undefined
-  } catch {
-    return undefined
-  }
-}
-
-function tryPidfd(pid: number): number | undefined {
-  try {
-    return pidfdOpen(pid)
-  } catch (e) {
-    if (codeOf(e) === "ESRCH") return undefined
-    throw e
-  }
-}
-
-/** Exit of the payload from that of bubblewrap, which reports a signal as 128 + its number. */
-function readExit(code: number | null, signal: NodeJS.Signals | null): Exit {
-  const names: Record<number, NodeJS.Signals> = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGUSR1",
-    11: "SIGSEGV",
-    12: "SIGUSR2",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    24: "SIGXCPU",
-    25: "SIGXFSZ",
-    31: "SIGSYS",
-  }
-  const name = code !== null && code > 128 ? names[code - 128] : undefined
-  return name === undefined ? { code, signal } : { code: null, signal: name }
 }
 
 /** Arguments of agent-tool-security 7.2 in its order. */
@@ -164,83 +97,6 @@ function bwrapArguments(identity: Identity, l: Launch, tree: string[]): string[]
     BWRAP,
     ...args,
   ]
-}
-
-/** A built but perhaps still held sandbox and the means to end it. */
-class Box {
-  readonly exited: Promise<Exit>
-  private initFd: number | undefined
-  private isOver = false
-
-  constructor(readonly child: ChildProcess) {
-    this.exited = new Promise(resolve => {
-      child.once("error", () => resolve({ code: null, signal: null }))
-      child.once("exit", (code, signal) => resolve(this.reap(readExit(code, signal))))
-    })
-  }
-
-  /**
-   * Takes a descriptor of the init of the new pid namespace. bubblewrap ends as soon as the payload does, its init a
-   * moment later; only this descriptor tells when the last process is gone. The sandbox is held meanwhile, so the
-   * init is there for sure as soon as it is made.
-   */
-  async findInit(pid: number, deadline: number): Promise<void> {
-    for (let tries = 0; !this.isOver; tries++) {
-      const init = findChild(pid)
-      const fd = init === undefined ? undefined : tryPidfd(init)
-      if (init !== undefined && fd !== undefined) {
-        // The number could have gone to another process only if bubblewrap had lost its child and forked again.
-        if (readStat(init)?.[1] === String(pid)) {
-          this.initFd = fd
-          return
-        }
-        closeSync(fd)
-      }
-      if (Date.now() > deadline) throw sandboxDown("bubblewrap does not get ready")
-      await sleep(tries < 20 ? 1 : 5)
-    }
-  }
-
-  private async reap(exit: Exit): Promise<Exit> {
-    if (this.initFd !== undefined) {
-      this.signal(SIGKILL)
-      // A process in uninterruptible sleep ends when its system call does; before that the end is not reported.
-      while (!(await pidfdWait(this.initFd, 60_000))) {}
-      closeSync(this.initFd)
-      this.initFd = undefined
-    }
-    this.isOver = true
-    return exit
-  }
-
-  private signal(number: number, group = false): boolean {
-    return this.initFd !== undefined && pidfdSignal(this.initFd, number, { group })
-  }
-
-  /** The init of a bubblewrap that can no longer make one; undefined when it has none or is gone. */
-  private async findLateInit(): Promise<number | undefined> {
-    const { pid } = this.child
-    if (pid === undefined || !this.child.kill("SIGSTOP")) return undefined
-    // Stopped (T) or ended: either way the call that makes a process is behind it or will not come.
-    while (!this.isOver && !/^[TtZX]/.test(readStat(pid)?.[0] ?? "X")) await sleep(1)
-    const init = this.isOver ? undefined : findChild(pid)
-    return init === undefined ? undefined : tryPidfd(init)
-  }
-
-  async end(graceMs: number): Promise<void> {
-    if (this.isOver) return
-    // The session of the payload is led by the init, which takes no SIGTERM itself.
-    if (graceMs > 0 && this.signal(SIGTERM, true)) {
-      const stop = new AbortController()
-      await Promise.race([this.exited, sleep(graceMs, undefined, { signal: stop.signal }).catch(() => undefined)])
-      stop.abort()
-    }
-    // Killing bubblewrap alone would orphan an init that is still held.
-    this.initFd ??= await this.findLateInit()
-    this.signal(SIGKILL)
-    this.child.kill("SIGKILL")
-    await this.exited
-  }
 }
 
 /** Lets a held bubblewrap go on; one that has ended already needs no word. */
