@@ -194,8 +194,8 @@ int Server::init(Call& c) {
 
 int Server::interrupt(Call& c) {
   const auto* in = c.in.take<fuse_interrupt_in>();
-  if (in == nullptr) return MALFORMED;
-  desk_.interrupt(in->unique);
+  if (in == nullptr) journal("malformed request: INTERRUPT");
+  else desk_.interrupt(in->unique);
   return UNANSWERED;
 }
 

@@ -7,6 +7,7 @@ import { join } from "node:path"
 import t from "tap"
 import { type Fixture, startFixture } from "../fixture/native/fusemount.js"
 import { detachMount, findMountLine } from "../harness/mount.js"
+import { asUser, runProgram } from "../harness/program.js"
 
 t.setTimeout(240_000)
 
@@ -235,32 +236,20 @@ exec setpriv --reuid=${uid} --regid=65534 --clear-groups -- "$@"`
       ownUid: uid,
     })
     try {
-      const inside = ["/usr/bin/nsenter", "-m", "-t", String(m.child.pid), "--"]
-      const run = (code: string, as = uid) =>
-        execFileSync(
-          inside[0]!,
-          [
-            ...inside.slice(1),
-            "/usr/bin/setpriv",
-            `--reuid=${as}`,
-            `--regid=${as}`,
-            "--clear-groups",
-            "python3",
-            "-c",
-            code,
-          ],
-          {
-            cwd: "/",
-            encoding: "utf8",
-            timeout: 20_000,
-          },
-        ).trim()
+      const run = async (code: string, as = uid) => {
+        const ended = await runProgram(
+          ["/usr/bin/nsenter", "-m", "-t", String(m.child.pid), "--"].concat(
+            asUser(["/usr/bin/env", "python3", "-c", code], { uid: as }),
+          ),
+        )
+        return ended.code === 0 ? ended.stdout.trim() : ended.stderr
+      }
       t.match(
-        run(`print(open("/proc/self/mountinfo").read())`),
+        await run(`print(open("/proc/self/mountinfo").read())`),
         new RegExp(`${dir}/m rw,nosuid,nodev,noatime .*fuse.cortexfs cortexfs`),
       )
       t.equal(
-        run(`
+        await run(`
 import os
 os.chdir("${dir}/m")
 open("data/f", "w").write("mine")
@@ -271,7 +260,7 @@ print(open("hello").read().strip(), open("status").read().split()[0], open("data
         `hello render mine ${uid} EPERM`,
       )
       t.equal((await m.ask("stats")).passthrough, 0)
-      t.throws(() => run(`import os; os.stat("${dir}/m/hello")`, 0))
+      t.match(await run(`import os; os.stat("${dir}/m/hello")`, 0), /PermissionError/)
       await m.ask("stop")
       t.equal(await m.ended, "unmounted")
     } finally {
