@@ -54,17 +54,16 @@ export function readIdentity(source: Source, name: string): Identity {
   return { uid, gid, groups }
 }
 
-/**
- * Gives up root for good: groups, gid, uid, in this order. An unprivileged process must have the uid already.
- * Errors: EPERM. units 2.6
- */
+/** An unprivileged process must be the owner already. Errors: EPERM. units 2.12 */
+export function checkOwner(identity: Identity): void {
+  const uid = process.geteuid!()
+  if (uid === 0 || uid === identity.uid) return
+  throw new CtxError("EPERM", `uid ${uid} does not own this agent; start it as uid ${identity.uid}`)
+}
+
+/** Gives up root for good: groups, gid, uid, in this order. Nothing to give up is no error. Errors: EPERM. units 2.6 */
 export function takeIdentity(identity: Identity): void {
-  if (process.geteuid!() !== 0) {
-    if (process.geteuid!() !== identity.uid) {
-      throw new CtxError("EPERM", `uid ${process.geteuid!()} does not own this agent; start it as uid ${identity.uid}`)
-    }
-    return
-  }
+  if (process.geteuid!() !== 0) return
   process.setgroups!(identity.groups)
   process.setgid!(identity.gid)
   process.setuid!(identity.uid)

@@ -5,7 +5,7 @@ import { IDLE_EXIT_MS, STOP_MS } from "../abi/limit.js"
 import { agentMountPath, systemAgentSocket } from "../abi/path.js"
 import { describeFailure } from "../agent/frame.js"
 import { type Host, listProtected } from "../agent/host.js"
-import { type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
+import { checkOwner, type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
 import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
@@ -82,12 +82,13 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
   const taken = await takeListener("agent")
   const source = await pinSource(options.source)
   const { identity, fault: identityFault } = findIdentity(source, name)
+  if (identity !== undefined) checkOwner(identity)
   const listener = taken ?? (await bindListener(systemAgentSocket(name, runDir)))
   onSignal = () => {
     listener.close()
     process.exit(0)
   }
-  takeIdentity(identity ?? (isSystem ? NOBODY : { uid: process.geteuid!(), gid: process.getegid!(), groups: [] }))
+  takeIdentity(identity ?? NOBODY)
 
   const home = findHome()
   const owner = home === undefined ? undefined : { home, env: isSystem ? {} : process.env }

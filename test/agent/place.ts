@@ -1,9 +1,10 @@
-import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs"
+import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t, { type Test } from "tap"
 import { isRunning, waitFor } from "../fixture/agent/process.js"
 import { python } from "../fixture/agent/python.js"
 import { call, fingerprint, makeStage, type Stage } from "../fixture/agent/stage.js"
+import { OWNER } from "../harness/product.js"
 
 t.test("where a run may happen", async t => {
   const stage: Stage = await makeStage()
@@ -98,6 +99,29 @@ t.test("where a run may happen", async t => {
     await refused(t, "ENOENT", { scope: "shared", shared: "nolab" })
     mkdirSync(join(stage.stack.dataRoot, "shared/lab"), { mode: 0o755 })
     await refused(t, "EACCES", { scope: "shared", shared: "lab" })
+  })
+
+  t.test("session.12 (shared) an allowed shared run has its files and index below the space alone", async t => {
+    const space = join(stage.stack.dataRoot, "shared/lab")
+    chownSync(space, OWNER, OWNER)
+    const policy = readFileSync(join(stage.controlDir, "policy"), "utf8")
+    stage.set("policy", `${policy}allow coder_t shared:lab write\n`)
+    const before = fingerprint(stage.sessionDir)
+    const shared = { scope: "shared", shared: "lab", session: "both", id: "s-1" }
+    const run = await stage.send([{ say: "a" }, call("fs.list", {}), { say: "b" }], shared).over()
+    t.match(run.frames[0], { type: "start", scope: "shared", shared: "lab" })
+    t.match(run.frames.at(-1), { type: "done", status: "ok" })
+    t.strictSame(fingerprint(stage.sessionDir), before)
+    const sessions = join(space, "agent/coder/session")
+    t.equal(readFileSync(join(sessions, "index/list"), "utf8"), "both\n")
+    t.equal(readFileSync(join(sessions, "both/latest.md"), "utf8"), "b\n")
+    const again = await stage.send([{ say: "a" }, call("fs.list", {}), { say: "b" }], shared).over()
+    t.strictSame(
+      again.lines.map(l => l.text),
+      [run.lines.at(-1)!.text],
+      "it is replayed",
+    )
+    stage.set("policy", policy)
   })
 
   t.test("runtime.4 without bubblewrap a send is EHOSTDOWN, no row, no process", async t => {

@@ -19,7 +19,7 @@ t.test("idempotent replay", async t => {
     return c
   }
 
-  t.test("session.4 (rows 1, 3, 6-8, 10-12) rows of the replay matrix over a finished run", async t => {
+  t.test("session.4 (rows 1, 3, 6-8, 11) rows of the replay matrix over a finished run", async t => {
     const first = await send("k-1").over()
     t.match(first.frames.at(-1), { type: "done", status: "ok" }, "row 1 executes")
     const done = first.lines.at(-1)!.text
