@@ -2,6 +2,7 @@
 import { chmodSync, chownSync, mkdirSync, renameSync, rmSync, symlinkSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
+import { shortenText } from "../../src/agent/observation.js"
 import { Place, RUN } from "../fixture/tool/place.js"
 import { OWNER } from "../harness/product.js"
 
@@ -120,7 +121,7 @@ t.test("policy.13 input that the schema refuses is EINVAL before any process; de
 })
 
 t.test(
-  "policy.11 (stored content only) of 3 MiB of output 1 MiB is kept and the process is not stopped for it",
+  "policy.11 of 3 MiB of output 1 MiB is kept, the process ends normally, and the observation has head, marker and tail",
   async t => {
     place.allow("x")
     place.tool("x", "#!/bin/sh\nhead -c 3145728 /dev/zero | tr '\\0' x && touch /workspace/to-the-end\n")
@@ -128,6 +129,9 @@ t.test(
     t.equal(result.status, "ok")
     t.equal(result.content.length, 1_048_576)
     t.equal(result.truncated, true)
+    const { text, isShortened } = shortenText(result.content)
+    t.equal(text, `${"x".repeat(12_000)}\n[... 1032576 bytes omitted ...]\n${"x".repeat(4_000)}`)
+    t.equal(isShortened, true)
     t.equal(await place.sh("ls /workspace/to-the-end"), "/workspace/to-the-end\n")
   },
 )
