@@ -27,7 +27,7 @@ FdBox::~FdBox() {
 
 Identity Stat::identity() const {
   Identity id{dev(), raw.stx_ino, 0};
-  if ((raw.stx_mask & STATX_BTIME) != 0) id.born_ns = raw.stx_btime.tv_sec * 1000000000LL + raw.stx_btime.tv_nsec;
+  if ((raw.stx_mask & STATX_BTIME) != 0) id.born_ns = total_ns(raw.stx_btime.tv_sec, raw.stx_btime.tv_nsec);
   return id;
 }
 

@@ -26,12 +26,17 @@ struct Identity {
   int64_t born_ns = 0;
 };
 
+// A time in ns. One beyond the year 2262 wraps: such values are only compared for equality.
+inline int64_t total_ns(int64_t s, uint32_t ns) {
+  return static_cast<int64_t>(static_cast<uint64_t>(s) * 1000000000u + ns);
+}
+
 // What statx says, with the mount it was found on.
 struct Stat {
   struct statx raw;
   uint64_t dev() const { return (static_cast<uint64_t>(raw.stx_dev_major) << 32) | raw.stx_dev_minor; }
   Identity identity() const;
-  int64_t mtime_ns() const { return raw.stx_mtime.tv_sec * 1000000000LL + raw.stx_mtime.tv_nsec; }
+  int64_t mtime_ns() const { return total_ns(raw.stx_mtime.tv_sec, raw.stx_mtime.tv_nsec); }
 };
 
 bool is_same(const Identity& known, const Identity& seen);

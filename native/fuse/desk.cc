@@ -25,11 +25,14 @@ int Desk::park(Held held, Upcall upcall) {
     if (waiting_.size() >= WAITING_MAX || waiting_.contains(held.unique)) return ENOMEM;
     Clock::time_point now = Clock::now();
     uint64_t id;
-    if (upcall.question == Question::Refresh && refresh_id_ != 0) {
+    if (upcall.question == Question::Refresh && refresh_id_ != 0 && now - asked_[refresh_id_].at < timeout_) {
       id = refresh_id_;
     } else {
       id = next_id_++;
-      if (upcall.question == Question::Refresh) refresh_id_ = id;
+      if (upcall.question == Question::Refresh) {
+        asked_.erase(refresh_id_);  // one that was never answered
+        refresh_id_ = id;
+      }
       asked_.emplace(id, Asked{upcall.question, now});
       upcall.id = id;
       is_first = questions_.empty();

@@ -52,9 +52,10 @@ int Server::opendir(Call& c) {
           // Two changes within one tick of the clock look alike: a listing made in the tick of the mtime is not kept.
           timespec now;
           clock_gettime(CLOCK_REALTIME_COARSE, &now);
-          int64_t now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+          int64_t now_ns = total_ns(now.tv_sec, static_cast<uint32_t>(now.tv_nsec));
           if (extra.was_opened && extra.opened_mtime_ns == stat.mtime_ns()) out.open_flags |= FOPEN_KEEP_CACHE;
-          extra.was_opened = now_ns - stat.mtime_ns() > 20000000;
+          int64_t mtime_ns = stat.mtime_ns();
+          extra.was_opened = mtime_ns < now_ns - 20000000 || mtime_ns > now_ns;
           extra.opened_mtime_ns = stat.mtime_ns();
         });
       }
