@@ -12,7 +12,7 @@ const env = { ...process.env }
 if (existsSync(`${prefix}/include/node/node_api.h`)) env.npm_config_nodedir = prefix
 const gyp = createRequire(import.meta.url).resolve("node-gyp/bin/node-gyp.js")
 const jobs = process.env.CI ? "2" : "max"
-const built = spawnSync(process.execPath, [gyp, "rebuild", "--jobs", jobs, "--loglevel", "error"], {
+const built = spawnSync(process.execPath, [gyp, "configure", "build", "--jobs", jobs, "--loglevel", "error"], {
   cwd: root,
   env,
   stdio: "inherit",

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "sys/call.h"
@@ -76,11 +77,23 @@ static Napi::Value SetNofileLimit(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
+static Napi::Value Getxattr(const Napi::CallbackInfo& info) {
+  Napi::Env env = info.Env();
+  int fd;
+  std::string name;
+  if (!read_int(info, 0, "fgetxattr", &fd) || !read_text(info, 1, "fgetxattr", &name)) return env.Undefined();
+  char value[65536];
+  const ssize_t size = fgetxattr(fd, name.c_str(), value, sizeof value);
+  if (size < 0) return throw_errno(env, errno, "fgetxattr", name);
+  return Napi::Buffer<char>::Copy(env, value, static_cast<size_t>(size));
+}
+
 void init_descriptor(Napi::Env env, Napi::Object exports) {
   exports.Set("getrandom", Napi::Function::New<Getrandom>(env));
   exports.Set("pipe", Napi::Function::New<Pipe>(env));
   exports.Set("memfd", Napi::Function::New<Memfd>(env));
   exports.Set("closeOnExec", Napi::Function::New<CloseOnExec>(env));
+  exports.Set("getxattr", Napi::Function::New<Getxattr>(env));
   exports.Set("setNofileLimit", Napi::Function::New<SetNofileLimit>(env));
 }
 

@@ -156,6 +156,28 @@ static Napi::Value Fchmodat(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
+// Sets atime and mtime; times are whole ns since the epoch.
+static Napi::Value Utimensat(const Napi::CallbackInfo& info) {
+  int dir_fd;
+  std::string name;
+  bool is_lossless = true;
+  if (!read_int(info, 0, "utimensat", &dir_fd) || !read_text(info, 1, "utimensat", &name)) return info.Env().Undefined();
+  if (!info[2].IsBigInt()) return throw_errno(info.Env(), EINVAL, "utimensat", name);
+  const int64_t ns = info[2].As<Napi::BigInt>().Int64Value(&is_lossless);
+  if (!is_lossless) return throw_errno(info.Env(), EINVAL, "utimensat", name);
+  struct timespec time;
+  time.tv_sec = ns / 1000000000;
+  time.tv_nsec = ns % 1000000000;
+  if (time.tv_nsec < 0) {
+    time.tv_nsec += 1000000000;
+    time.tv_sec--;
+  }
+  const struct timespec both[2] = {time, time};
+  const int done = name.empty() ? futimens(dir_fd, both) : utimensat(dir_fd, name.c_str(), both, AT_SYMLINK_NOFOLLOW);
+  if (done != 0) throw_errno(info.Env(), errno, "utimensat", name);
+  return info.Env().Undefined();
+}
+
 void init_path(Napi::Env env, Napi::Object exports) {
   exports.Set("openat2", Napi::Function::New<Openat2>(env));
   exports.Set("renameat2", Napi::Function::New<Renameat2>(env));
@@ -166,6 +188,7 @@ void init_path(Napi::Env env, Napi::Object exports) {
   exports.Set("linkat", Napi::Function::New<Linkat>(env));
   exports.Set("fstatat", Napi::Function::New<Fstatat>(env));
   exports.Set("fchownat", Napi::Function::New<Fchownat>(env));
+  exports.Set("utimensat", Napi::Function::New<Utimensat>(env));
   exports.Set("fchmodat", Napi::Function::New<Fchmodat>(env));
 }
 

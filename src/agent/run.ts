@@ -218,6 +218,7 @@ export class Run {
       cached_tokens: usage.cached_tokens,
       cache_write_tokens: usage.cache_write_tokens,
       elapsed_ms: usage.elapsed_ms,
+      tool_calls: usage.tool_calls,
     })
   }
 

@@ -62,6 +62,8 @@ interface SysAddon {
   fstatat(dirFd: number, name: string): FileStat
   fchownat(dirFd: number, name: string, uid: number, gid: number): void
   fchmodat(dirFd: number, name: string, mode: number): void
+  utimensat(dirFd: number, name: string | Buffer, ns: bigint): void
+  getxattr(fd: number, name: string): Buffer
   flock(fd: number, kind: number, wait: boolean): boolean
   flockWait(fd: number, kind: number): Promise<void>
   copyRange(srcFd: number, dstFd: number, sizeBytes: number): number
@@ -146,6 +148,16 @@ export function fchownat(dirFd: number, name: string, uid: number, gid: number):
 /** Changes the mode of `name` and never follows a link: EOPNOTSUPP when it is one. */
 export function fchmodat(dirFd: number, name: string, mode: number): void {
   sys.fchmodat(dirFd, name, mode)
+}
+
+/** Sets atime and mtime of `name` to `ns` (nanoseconds since the epoch), of a link itself. An empty `name` means `dirFd`. */
+export function utimensat(dirFd: number, name: string | Buffer, ns: bigint): void {
+  sys.utimensat(dirFd, name, ns)
+}
+
+/** Value of an extended attribute of an open file. Errors: ENODATA, EOPNOTSUPP … */
+export function getxattr(fd: number, name: string): Buffer {
+  return sys.getxattr(fd, name)
 }
 
 /**

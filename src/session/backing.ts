@@ -1,7 +1,6 @@
 // From a session directory seen through a mount to the same directory on the durable tree (session-abi 11).
 import { closeSync, statfsSync } from "node:fs"
-import * as sys from "../native/sys.js"
-import { flock } from "../native/sys.js"
+import { flock, getxattr } from "../native/sys.js"
 import { openDirectory } from "./entry.js"
 
 const FUSE_MAGIC = 0x65735546
@@ -22,8 +21,7 @@ export function openBacking(dirFd: number): number | undefined {
 }
 
 function readBackingPath(dirFd: number): string | undefined {
-  const { getxattr } = sys as { getxattr?: (fd: number, name: string) => Buffer }
-  return getxattr?.(dirFd, BACKING_PATH).toString("utf8")
+  return getxattr(dirFd, BACKING_PATH).toString("utf8")
 }
 
 /** True when anyone holds the run lock of a session directory on the durable tree. */

@@ -116,7 +116,7 @@ const EVENT_FIELDS: Record<string, Record<string, Test>> = {
     "cached_tokens?": isCount,
     "cache_write_tokens?": isCount,
     "elapsed_ms?": isCount,
-    "tool_calls?": isCount,
+    "tool_calls?": isList,
     "purpose?": isText,
   },
   approval_request: { run: isWord, id: isText, name: isText, args: isList, expires_at: isText, "pending?": isPresent },

@@ -2,6 +2,7 @@ import { readdirSync } from "node:fs"
 import { CONTROL_MAX, isAgentAbi, parseList, parsePairs, parseText, parseValue } from "../abi/control.js"
 import { CtxError, codeOf } from "../abi/error.js"
 import { issueError, refuse } from "../abi/issue.js"
+import { ENV_PAIRS_MAX, ENV_SIZE_MAX } from "../abi/limit.js"
 import { isCleanPath, isModelReference, isName, isUid, validateName } from "../abi/name.js"
 import { agentHomePath, CTX_ROOT, homePath, isAtOrBelow, rootEntryPath } from "../abi/path.js"
 import { AGENT_ABI } from "../abi/product.js"
@@ -66,7 +67,7 @@ const KNOBS: Record<string, [number, number]> = {
   CTX_AGENT_LESSONS: [0, 1],
 }
 /** Names the runtime sets itself (agent-runtime.md 3). */
-const RESERVED_ENV = new Set(["HOME", "PATH", "USER", "LOGNAME", "SHELL", "TERM", "LANG"])
+const RESERVED_ENV = new Set(["HOME", "PATH", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "PWD"])
 
 /** True when `s` is a whole number without sign or leading zero within the range. */
 function isNumber(s: string, low: number, high: number): boolean {
@@ -137,6 +138,8 @@ function readEnv(controls: Controls): Map<string, string> {
   const bytes = controls.find("env")
   const what = controls.what("env")
   const env = bytes ? parsePairs(bytes, what) : new Map<string, string>()
+  if (env.size > ENV_PAIRS_MAX || (bytes?.length ?? 0) > ENV_SIZE_MAX)
+    refuse(what, `is over ${ENV_PAIRS_MAX} pairs or ${ENV_SIZE_MAX} bytes`)
   let line = 0
   for (const [key, value] of env) {
     line++

@@ -5,9 +5,7 @@ import {
   fchmodSync,
   fchownSync,
   fstatSync,
-  futimesSync,
   lchownSync,
-  lutimesSync,
   mkdirSync,
   openSync,
   readlinkSync,
@@ -15,7 +13,7 @@ import {
   symlinkSync,
 } from "node:fs"
 import { CtxError } from "../abi/error.js"
-import { copyRange, reflink } from "../native/sys.js"
+import { copyRange, reflink, utimensat } from "../native/sys.js"
 import { writeAll } from "./file.js"
 import { at, DEPTH_MAX, hasMountBelow, listNames, openDirAt, statAt } from "./walk.js"
 
@@ -36,21 +34,12 @@ function fault(path: string, why: string): CtxError {
   return new CtxError("EINVAL", `${path}: ${why}`, { path, hint: "remove it, then run again" })
 }
 
-/**
- * A time as Node.js takes it: seconds, which it cuts to whole microseconds. The half microsecond keeps what is whole
- * already, so that a file does not grow older with every roll.
- */
-function secondsOf(ns: bigint): number {
-  return Number(ns / 1000n) / 1e6 + 5e-7
-}
-
 /** Owner, mode without set-id bits, mtime. Owner first: it clears bits that the mode sets. */
 function keepFacts(fd: number, stat: BigIntStats): void {
   const now = fstatSync(fd, { bigint: true })
   if (now.uid !== stat.uid || now.gid !== stat.gid) fchownSync(fd, Number(stat.uid), Number(stat.gid))
   fchmodSync(fd, Number(stat.mode & KEPT_BITS))
-  const mtimeS = secondsOf(stat.mtimeNs)
-  futimesSync(fd, mtimeS, mtimeS)
+  utimensat(fd, "", stat.mtimeNs)
 }
 
 /** The newest whole lines of a log, at most 1 MiB. */
@@ -90,8 +79,7 @@ function cloneLink(place: Place, name: Buffer, stat: BigIntStats): void {
   const path = at(place.dstFd, name)
   symlinkSync(readlinkSync(at(place.srcFd, name), { encoding: "buffer" }), path)
   if (process.geteuid!() === 0) lchownSync(path, Number(stat.uid), Number(stat.gid))
-  const mtimeS = secondsOf(stat.mtimeNs)
-  lutimesSync(path, mtimeS, mtimeS)
+  utimensat(place.dstFd, name, stat.mtimeNs)
 }
 
 async function cloneDir(place: Place, name: Buffer, path: string, depth: number): Promise<void> {
