@@ -68,5 +68,6 @@ export function toCtxError(e: unknown): CtxError {
     const value = fact(e as object, key)
     if (typeof value === "string") more[key] = value
   }
-  return new CtxError(code as ErrorCode, text, more)
+  // Errors of Node.js begin their text with the code, which every line of ours names apart.
+  return new CtxError(code as ErrorCode, text.replace(/^[A-Z][A-Z0-9]*: /, ""), more)
 }

@@ -1,5 +1,5 @@
 import { type ErrnoName, isErrnoName } from "../abi/errno.js"
-import { type CtxError, toCtxError } from "../abi/error.js"
+import { toCtxError } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
 
 /** One frame as a line with its LF. */
@@ -7,16 +7,10 @@ export function formatFrame(frame: object): string {
   return `${formatRow(frame)}\n`
 }
 
-/** Text of a failure; errors of Node.js begin theirs with the code, which is said apart. */
-export function textOf(error: CtxError): string {
-  const prefix = `${error.code}: `
-  return error.message.startsWith(prefix) ? error.message.slice(prefix.length) : error.message
-}
-
 /** Code and text of a failure as frames and rows carry them: an errno name, never an internal word. session-abi 15 */
 export function describeFailure(e: unknown): { code: ErrnoName; message: string } {
   const error = toCtxError(e)
-  if (isErrnoName(error.code)) return { code: error.code, message: textOf(error) }
+  if (isErrnoName(error.code)) return { code: error.code, message: error.message }
   if (error.code === "cancelled") return { code: "ECANCELED", message: error.message }
   return { code: "EIO", message: `internal: ${error.message}` }
 }

@@ -5,7 +5,6 @@ import { parseArgs } from "node:util"
 import { CtxError, toCtxError } from "../abi/error.js"
 import { validateName } from "../abi/name.js"
 import { CONFIG_DIR, RUN_DIR } from "../abi/path.js"
-import { textOf } from "../agent/frame.js"
 import { serveAgent } from "../endpoint/serve.js"
 import { sdNotify } from "../native/sys.js"
 
@@ -38,7 +37,7 @@ async function main(): Promise<number> {
   } catch (e) {
     const error = toCtxError(e)
     process.stderr.write(
-      `cortexfs-agent: ${error.code}: ${textOf(error)}${error.hint === undefined ? "" : `: ${error.hint}`}\n`,
+      `cortexfs-agent: ${error.code}: ${error.message}${error.hint === undefined ? "" : `: ${error.hint}`}\n`,
     )
     if (error.errno !== 0) sdNotify(`ERRNO=${-error.errno}`)
     if (error.code === "usage") return 2

@@ -109,9 +109,19 @@ async function serve(args: Arguments): Promise<number> {
   const isMade = isOwnPoint(resolve(args.mountPoint), run)
   const sourcePath = resolve(args.source)
   raiseFileLimit()
+  // Other uids must get through what is made here, whatever the caller's umask.
+  process.umask(0o022)
   if (isMade) ensurePoint(dirname(resolve(args.mountPoint)), true)
   const mountPoint = resolvePoint(args.mountPoint)
   process.chdir("/")
+  process.on("uncaughtException", error => {
+    journal(`internal: ${mountPoint}: ${String(error?.stack ?? error).replace(/\s+/g, " ")}`)
+    try {
+      abortPoint(mountPoint)
+    } finally {
+      process.exit(70)
+    }
+  })
 
   let endReason: string | undefined
   let wake = () => {}

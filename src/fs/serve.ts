@@ -118,6 +118,15 @@ export class Server {
     unpinSource(this.#source)
   }
 
+  /** Looks at the sources and takes a new snapshot when one changed; what cannot be read now is shown as it was. */
+  #refresh(): void {
+    try {
+      if (!this.#sources.isCurrent()) this.#rebuild()
+    } catch (error) {
+      this.#options.onJournal(`the tree is shown as it was: ${toCtxError(error).message}`)
+    }
+  }
+
   /** Takes a new snapshot of the sources and swaps the tree whole. */
   #rebuild(): void {
     const sources = new Sources()
@@ -173,8 +182,7 @@ export class Server {
   #decide(upcall: Upcall): number | Buffer {
     switch (upcall.op) {
       case "refresh":
-        // A tree that cannot be read now is shown as it was.
-        if (!this.#sources.isCurrent()) this.#rebuild()
+        this.#refresh()
         return 0
       case "render":
         return formatStatus(this.state, this.#mount.stats)

@@ -1,6 +1,7 @@
 import { closeSync, constants, readlinkSync, realpathSync } from "node:fs"
 import { CtxError, toCtxError } from "../abi/error.js"
 import { dataRootOf } from "../abi/path.js"
+import type { DoctorWord } from "../abi/status.js"
 import { AT_FDCWD, flock, O_PATH, openat2, syncfs } from "../native/sys.js"
 import { ensureSkeleton } from "./home.js"
 import { formatHolders, listHolders } from "./lock.js"
@@ -22,7 +23,7 @@ export interface BootstrapOptions extends SettingOptions {
 
 /** What a check says of a tree (rolling-upgrades.md 11). */
 export interface Checked {
-  state: "ok" | "stale" | "missing" | "invalid"
+  state: DoctorWord
   /** the one line to print */
   line: string
 }

@@ -2,9 +2,9 @@ import { MODEL_ALIASES } from "../abi/name.js"
 import { TREE_VERSION } from "../abi/product.js"
 import { initialTree } from "./migration/initial.js"
 import { agentItems } from "./reference/agent.js"
-import { aliasItems, baseItems, binItems } from "./reference/base.js"
 import { docItems } from "./reference/docs.js"
 import { AGENT_NAMES } from "./reference/profile.js"
+import { aliasItems, binItems, skeletonItems } from "./reference/skeleton.js"
 import { toolItems } from "./reference/tool.js"
 import { STATE_FILE } from "./state.js"
 import type { Change, Entry, Tree } from "./tree.js"
@@ -51,7 +51,7 @@ export const RELEASE: Release = {
 
 function listItems(tree: Tree): ReferenceItem[] {
   return [
-    ...baseItems(tree.setting),
+    ...skeletonItems(tree.setting),
     ...aliasItems(tree.setting),
     ...toolItems(tree.setting),
     ...agentItems(tree),

@@ -1,8 +1,8 @@
 import { MODEL_ALIASES } from "../../abi/name.js"
 import { planMissing } from "../missing.js"
 import { agentItems } from "../reference/agent.js"
-import { aliasItems, baseItems } from "../reference/base.js"
 import { AGENT_NAMES } from "../reference/profile.js"
+import { aliasItems, skeletonItems } from "../reference/skeleton.js"
 import { toolItems } from "../reference/tool.js"
 import type { Migration } from "../release.js"
 import { applyChanges, type Change, type Tree } from "../tree.js"
@@ -10,7 +10,7 @@ import { applyChanges, type Change, type Tree } from "../tree.js"
 function plan(tree: Tree): Change[] {
   const { setting } = tree
   return planMissing(tree, [
-    ...baseItems(setting),
+    ...skeletonItems(setting),
     ...aliasItems(setting, MODEL_ALIASES),
     ...toolItems(setting),
     ...agentItems(tree, AGENT_NAMES),

@@ -1,6 +1,6 @@
 import type { ReferenceItem } from "../release.js"
 import type { Setting } from "../tree.js"
-import { fixedDir, fixedFile } from "./base.js"
+import { fixedDir, fixedFile } from "./skeleton.js"
 import * as man from "./man.js"
 
 const README = `# CortexFS

@@ -17,7 +17,7 @@ export function fixedFile(setting: Setting, text: string, mode = 0o444): Entry {
 }
 
 /** The directories of a reference tree (rolling-upgrades.md 3). */
-export function baseItems(setting: Setting): ReferenceItem[] {
+export function skeletonItems(setting: Setting): ReferenceItem[] {
   const paths = ["bin", "model", "agent", "tool", "shared", "shared/cortexfs-docs"]
   return paths.map(path => ({ path, rule: "operator", entry: fixedDir(setting) }))
 }
