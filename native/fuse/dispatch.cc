@@ -1,4 +1,7 @@
 // From raw bytes to an operation, and from its result to exactly one reply.
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -183,7 +186,10 @@ int Server::init(Call& c) {
   out.max_pages = DATA_MAX / 4096;
   asked_passthrough_ = (granted & FUSE_PASSTHROUGH) != 0;
   has_expire_ = (granted & FUSE_HAS_EXPIRE_ONLY) != 0;
-  if (asked_passthrough_) out.unused[0] = 1;  // max_stack_depth: the backing file system is not stacked itself
+  // max_stack_depth: 2 only where the backing side is an overlay itself, since then /ctx can be no lower layer of one.
+  struct statfs backing;
+  bool is_overlay = fstatfs(options_.statfs_fd, &backing) == 0 && backing.f_type == OVERLAYFS_SUPER_MAGIC;
+  if (asked_passthrough_) out.unused[0] = is_overlay ? 2 : 1;
   int error = send(c, &out, sizeof out);
   std::lock_guard<std::mutex> guard(life_lock_);
   is_inited_ = error == 0;

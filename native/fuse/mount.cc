@@ -110,6 +110,41 @@ MountFault mount_helper(const std::string& mount_point, bool allow_other, int* d
   return {};
 }
 
+// mountinfo writes blanks and backslashes of a path as octal numbers.
+static std::string unescape(const std::string& text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); i++) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      plain.push_back(static_cast<char>(strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)));
+      i += 3;
+    } else {
+      plain.push_back(text[i]);
+    }
+  }
+  return plain;
+}
+
+std::string find_mount(const std::string& mount_point) {
+  std::string device;
+  FILE* file = fopen("/proc/self/mountinfo", "re");
+  if (file == nullptr) return device;
+  char* line = nullptr;
+  size_t size = 0;
+  while (getline(&line, &size, file) > 0) {
+    std::vector<std::string> fields;
+    char* rest = nullptr;
+    for (char* word = strtok_r(line, " \n", &rest); word != nullptr; word = strtok_r(nullptr, " \n", &rest)) fields.emplace_back(word);
+    if (fields.size() < 8 || unescape(fields[4]) != mount_point) continue;
+    size_t dash = 6;
+    while (dash < fields.size() && fields[dash] != "-") dash++;
+    bool is_ours = dash + 1 < fields.size() && fields[dash + 1] == "fuse.cortexfs";
+    device = is_ours ? fields[2] : std::string();
+  }
+  free(line);
+  fclose(file);
+  return device;
+}
+
 int unmount_helper(const std::string& mount_point) {
   pid_t pid = -1;
   int error = run_helper({"fusermount3", "-u", "-q", "-z", "--", mount_point}, -1, &pid);

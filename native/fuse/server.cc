@@ -125,6 +125,7 @@ void Server::keep() {
                                           : mount_root(options_.mount_point, options_.allow_other, &device_fd_);
   if (fault.error != 0) return say_started(fault.error, fault.syscall);
   sink_ = std::make_unique<DeviceSink>(device_fd_);
+  mounted_device_ = find_mount(options_.mount_point);
   uint32_t count = options_.threads;
   if (count == 0) count = std::thread::hardware_concurrency() == 1 ? 1 : 2;
   {
@@ -222,8 +223,16 @@ static void wake_only(int) {}
 
 // Takes the mount away and makes every serving thread come back from its read.
 void Server::unmount() {
-  if (wait_threads(0)) return;  // somebody else unmounted
   const char* at = options_.mount_point.c_str();
+  if (wait_threads(0)) {
+    // Unmounted by somebody else, or aborted: then the dead mount is still there, and nobody else's is touched.
+    if (mounted_device_.empty() || find_mount(options_.mount_point) != mounted_device_) return;
+    if (options_.is_rootless) unmount_helper(options_.mount_point);
+    else umount2(at, MNT_DETACH | UMOUNT_NOFOLLOW);
+    std::lock_guard<std::mutex> guard(life_lock_);
+    if (!is_stopping_) end_reason_ = "error: the connection was aborted";
+    return;
+  }
   if (options_.is_rootless) {
     unmount_helper(options_.mount_point);
     if (wait_threads(300)) return;

@@ -234,6 +234,7 @@ class Server : public std::enable_shared_from_this<Server> {
   size_t serving_ = 0;
   std::string end_reason_ = "unmounted";
   std::vector<std::thread> threads_; // of keep() alone
+  std::string mounted_device_;       // of keep() alone: major:minor of the mount
   std::thread keeper_;
 
   std::mutex notify_lock_;           // guards the queue

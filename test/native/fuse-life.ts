@@ -6,7 +6,7 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import { type Fixture, startFixture } from "../fixture/native/fusemount.js"
-import { detachMount, findMountLine } from "../harness/mount.js"
+import { abortMount, detachMount, findMountLine } from "../harness/mount.js"
 import { asUser, runProgram } from "../harness/program.js"
 
 t.setTimeout(240_000)
@@ -160,6 +160,34 @@ t.test("an outside umount ends the server with exit 0", async t => {
   t.equal(await m.ended, "unmounted")
   if (m.child.exitCode === null) await once(m.child, "exit")
   t.equal(m.child.exitCode, 0)
+  await m.stop()
+})
+
+t.test("a copy of the mount in another namespace keeps no stop waiting", async t => {
+  const m = await startFixture()
+  const other = spawn("/usr/bin/unshare", ["-m", "--propagation", "private", "/bin/sleep", "20"], { stdio: "ignore" })
+  try {
+    await pause(200)
+    const startedAt = Date.now()
+    await m.ask("stop")
+    t.equal(await m.ended, "unmounted")
+    t.ok(Date.now() - startedAt < 4000)
+    t.notOk(findMountLine(m.mountPoint))
+  } finally {
+    other.kill("SIGKILL")
+    await m.stop()
+  }
+})
+
+t.test("an aborted connection ends the server with its reason and leaves a plain directory", async t => {
+  const m = await startFixture()
+  await m.ask("render", { isHeld: true })
+  const client = m.py(`say(e(get, "status"))`)
+  for (let i = 0; (await m.ask("stats")).parked === 0 && i < 300; i++) await pause(10)
+  abortMount(m.mountPoint)
+  t.match(await m.ended, /^error: .*aborted/)
+  t.match(await client, /^(ECONNABORTED|ENOTCONN)$/)
+  t.notOk(findMountLine(m.mountPoint))
   await m.stop()
 })
 

@@ -3,7 +3,7 @@
 import { mkdirSync, symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
-import { type Fixture, startFixture } from "../fixture/native/fusemount.js"
+import { type Fixture, type Json, startFixture } from "../fixture/native/fusemount.js"
 
 t.setTimeout(240_000)
 
@@ -291,9 +291,9 @@ say([e(put, d + "f", b"1"), e(put, d + "refused", b"1"), e(os.mkdir, d + "dir"),
       1,
     ])
     const { asked } = await m.ask("asked")
-    const ops = asked.filter((a: any) => a.op !== "miss")
+    const ops = asked.filter((a: Json) => a.op !== "miss")
     t.same(
-      ops.map((a: any) => [a.op, a.path.replace("data/asking/", ""), a.path2?.replace("data/asking/", ""), a.target]),
+      ops.map((a: Json) => [a.op, a.path.replace("data/asking/", ""), a.path2?.replace("data/asking/", ""), a.target]),
       [
         ["create", "f", undefined, undefined],
         ["create", "refused", undefined, undefined],
@@ -310,8 +310,8 @@ say([e(put, d + "f", b"1"), e(put, d + "refused", b"1"), e(os.mkdir, d + "dir"),
         ["rename", "g", "refused", undefined],
       ],
     )
-    t.ok(ops.every((a: any) => a.uid === 12001 && a.gid === 12001 && a.pid > 0))
-    t.ok(asked.some((a: any) => a.op === "miss" && a.path === "data/asking/f"))
+    t.ok(ops.every((a: Json) => a.uid === 12001 && a.gid === 12001 && a.pid > 0))
+    t.ok(asked.some((a: Json) => a.op === "miss" && a.path === "data/asking/f"))
   })
 })
 
