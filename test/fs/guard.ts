@@ -1,4 +1,4 @@
-// needs: root fuse
+// needs: root fuse strace
 // The serving process never uses its own mount, and does nothing while nobody asks.
 import { spawn } from "node:child_process"
 import { once } from "node:events"

@@ -311,7 +311,7 @@ t.test("fuse.17 (stored link) a foreign symlink stored under a socket's name is 
   unlinkSync(stored)
 })
 
-t.test("root.19 (through the mount) rebuilding root leaves every byte below session unchanged", async t => {
+t.test("root.19 rebuilding root leaves every byte below session unchanged", async t => {
   const home = f.behind(`home/${OWNER}/agent/coder`)
   writeBehind(join(home, "session/index/list"), "a\n", OWNER, 0o600)
   const hash = () => {
