@@ -6,7 +6,16 @@ import { join } from "node:path"
 import t from "tap"
 import { fingerprint, type Stage } from "../fixture/agent/stage.js"
 import { installedPrefix } from "../harness/product.js"
-import { checkEnded, checkProven, checkSends, checkTold, makeWholeStage, rowsOf } from "./fixture/kit.js"
+import {
+  checkEnded,
+  checkProven,
+  checkSends,
+  checkTold,
+  makeWholeStage,
+  rowsOf,
+  stateOf,
+  until,
+} from "./fixture/kit.js"
 
 t.test("a full disk below the data root", async t => {
   // The installation stays outside: only what this test's stack writes is on the small disk.
@@ -115,6 +124,7 @@ t.test("a full disk below the data root", async t => {
       await checkProven(t, stage, "end")
       rmSync(ballast)
       await stage.restart()
+      await until("the state", () => stateOf(stage, "end") === "error\n")
       checkEnded(t, stage, "end", run.frames[0]!.run, "ENOSPC")
       const again = await stage.send(steps, { session: "end", id: "end-1" }).over()
       t.strictSame(

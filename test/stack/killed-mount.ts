@@ -4,7 +4,7 @@ import { join } from "node:path"
 import t from "tap"
 import { isRunning } from "../fixture/agent/process.js"
 import { python } from "../fixture/agent/python.js"
-import { call, fingerprint, type Stage } from "../fixture/agent/stage.js"
+import { call, fingerprint } from "../fixture/agent/stage.js"
 import { findMountLine } from "../harness/mount.js"
 import { currentGeneration, OWNER } from "../harness/product.js"
 import { cleanEnv, runProgram, startProgram } from "../harness/program.js"
@@ -15,7 +15,6 @@ import {
   checkSends,
   checkTold,
   eventsOf,
-  findProcesses,
   makeWholeStage,
   rowsOf,
   stateOf,
@@ -60,7 +59,7 @@ function startReaders(root: string, count: number): { begun: Promise<unknown>; s
 }
 
 t.test("mounts killed in the middle of a send", async t => {
-  const stage: Stage = await makeWholeStage(t)
+  const stage = await makeWholeStage(t)
   const { stack } = stage
   const viewPoint = stage.view.mountPoint
   stage.tool("nap", '#!/bin/sh\nsleep "$1"\ncat /ctx/status /home/agent/data/x\n')
@@ -221,7 +220,7 @@ t.test("mounts killed in the middle of a send", async t => {
       const dead = await runProgram(["/usr/bin/stat", `${stack.ctx}/status`])
       t.match(dead.stderr, "Transport endpoint is not connected")
 
-      await stack.startHost()
+      stage.host = await stack.startHost()
       for (const session of ["host", "by-ctx"]) await checkProven(t, stage, session)
       t.equal((await stack.runCtx(["status"])).code, 0)
       const again = await stack.runCtx(["agent", "send", "coder", "--session", "by-ctx", text])
@@ -235,7 +234,7 @@ t.test("mounts killed in the middle of a send", async t => {
     const run = stage.send([call("nap", { args: ["63.7"] })], { session: "all" })
     await run.frame("tool_call")
     await until("the tool", () => isRunning("sleep", "63.7"))
-    process.kill(hostServer(stage), "SIGKILL")
+    stage.host.child.kill("SIGKILL")
     stage.view.child.kill("SIGKILL")
     stage.runtime.child.kill("SIGKILL")
     await run.over()
@@ -244,19 +243,9 @@ t.test("mounts killed in the middle of a send", async t => {
     await until("recovery", () => stateOf(stage, "all") === "error\n")
     checkEnded(t, stage, "all", run.frames[0]!.run, "EINTR")
     checkRefusal(t, await stage.send([{ say: "x" }], { session: "all" }).over(), "EHOSTDOWN")
-    await stack.startHost()
+    stage.host = await stack.startHost()
     await reviveView(t)
     await checkProven(t, stage, "all")
     await checkSends(t, stage, "all")
   })
 })
-
-/** pid of the server of the host view. */
-function hostServer(stage: Stage): number {
-  const { ctx } = stage.stack
-  const found = findProcesses(stage).find(
-    ({ command }) => /cortexfs-mount/.test(command) && command.trim().endsWith(` ${ctx}`),
-  )
-  if (found === undefined) throw new Error("no server of the host view")
-  return found.pid
-}
