@@ -1,4 +1,4 @@
-import { closeSync, constants, fchownSync, fstatSync } from "node:fs"
+import { closeSync, constants, fchownSync, fstatSync, readdirSync } from "node:fs"
 import { codeOf } from "../abi/error.js"
 import { mkdirat, openat2, RESOLVE_NO_XDEV } from "../native/sys.js"
 import { type Identity, readIdentity } from "./account.js"
@@ -39,36 +39,33 @@ function ensureDir(parentFd: number, name: string, mode: number): boolean {
   }
 }
 
-/** Runs `use` with the file rights of another user, where this process may take them, so that his links lead nowhere new. */
-function actAs(who: Identity, use: () => void): void {
-  const uid = process.geteuid!()
-  if (uid !== 0) {
-    use()
-    return
-  }
-  const gid = process.getegid!()
-  const groups = process.getgroups!()
-  process.setgroups!([who.gid])
-  process.setegid!(who.gid)
-  process.seteuid!(who.uid)
+/**
+ * Gives a directory to its owner when it is root's and empty: one that was just made, or one that an earlier run was
+ * killed over. Works on the descriptor, so that no name an owner swaps meanwhile is handed over. It takes no rights of
+ * the owner: the unit of an update may change files, but not become another user.
+ */
+function giveDir(parentFd: number, name: string, owner: Identity): void {
+  const dirFd = findDir(parentFd, name)
+  if (dirFd === undefined) return
   try {
-    use()
+    if (fstatSync(dirFd).uid === 0 && readdirSync(`/proc/self/fd/${dirFd}`).length === 0)
+      fchownSync(dirFd, owner.uid, owner.gid)
   } finally {
-    process.seteuid!(uid)
-    process.setegid!(gid)
-    process.setgroups!(groups)
+    closeSync(dirFd)
   }
 }
 
 /** Makes the missing directories of `paths`, parents first, below an open home. What has a name already is left alone. */
-function ensureBelow(homeFd: number, paths: string[]): void {
+function ensureBelow(homeFd: number, paths: string[], owner: Identity): void {
   for (const path of paths) {
     const cut = path.lastIndexOf("/")
     const parentFd = findDir(homeFd, cut < 0 ? "." : path.slice(0, cut))
     // Its owner has put a file or a link there; he may, and it must not stop the roll of everybody.
     if (parentFd === undefined) continue
     try {
-      ensureDir(parentFd, path.slice(cut + 1), 0o700)
+      const name = path.slice(cut + 1)
+      ensureDir(parentFd, name, 0o700)
+      if (process.geteuid!() === 0 && owner.uid !== 0) giveDir(parentFd, name, owner)
     } finally {
       closeSync(parentFd)
     }
@@ -97,7 +94,7 @@ export interface Resident {
 
 /**
  * Makes what is missing of `home/`, `shared/`, the owners' homes and the agents' durable skeleton below a data root
- * (rolling-upgrades.md 6.1). It only creates, as the owner, never follows a link and changes nothing that is there.
+ * (rolling-upgrades.md 6.1). It only creates, for the owner, never follows a link and changes nothing that is there.
  * Errors: errno of the system calls.
  */
 export function ensureSkeleton(rootFd: number, residents: Resident[], dirMode: number): void {
@@ -108,7 +105,7 @@ export function ensureSkeleton(rootFd: number, residents: Resident[], dirMode: n
     if (homeFd === undefined) continue
     try {
       const paths = [...TIERS, `agent/${agent}`, ...AGENT_DIRS.map(dir => `agent/${agent}/${dir}`)]
-      actAs(identity, () => ensureBelow(homeFd, paths))
+      ensureBelow(homeFd, paths, identity)
     } finally {
       closeSync(homeFd)
     }
