@@ -86,15 +86,18 @@ function isOwnPoint(mountPoint: string, run: string): boolean {
 
 function report(error: unknown): number {
   const { code, message, hint, errno } = toCtxError(error)
-  const line = [code, message, ...(hint === undefined ? [] : [hint])].join(": ").replace(/[\n\r]/g, " ")
-  process.stderr.write(`cortexfs-mount: ${line}\n`)
-  if (errno !== 0) sdNotify(`ERRNO=${-errno}`)
+  journal([code, message, ...(hint === undefined ? [] : [hint])].join(": "))
+  if (errno !== 0) sdNotify(`STATUS=cannot mount: ${oneLine(`${code}: ${message}`)}\nERRNO=${-errno}`)
   if (code === "usage") return 2
   return code === "internal" ? 70 : 69
 }
 
+function oneLine(text: string): string {
+  return text.replace(/[\n\r]/g, " ")
+}
+
 function journal(line: string): void {
-  process.stderr.write(`cortexfs-mount: ${line.replace(/[\n\r]/g, " ")}\n`)
+  process.stderr.write(`cortexfs-mount: ${oneLine(line)}\n`)
 }
 
 /** Pings the service manager from the loop that answers requests, when it wants that (units.md 4). */
@@ -149,13 +152,18 @@ async function serve(args: Arguments): Promise<number> {
   await clearPoint(mountPoint)
   ensurePoint(mountPoint, isMade)
   if (!isAsked) await server.start()
-  sdNotify(`READY=1\nSTATUS=serving ${mountPoint}`)
+  const status = `mounted ${mountPoint} generation=${server.state.generation} passthrough=${server.passthrough}`
+  journal(status)
+  sdNotify(`READY=1\nSTATUS=${oneLine(status)}`)
   startWatchdog()
   await ended
-  sdNotify("STOPPING=1")
+  sdNotify("STOPPING=1\nSTATUS=stopping")
   const isInternal = endReason?.startsWith("error") === true
   await stop(server, mountPoint, isMade)
-  if (!isInternal) return 0
+  if (!isInternal) {
+    journal(`stopped ${mountPoint}`)
+    return 0
+  }
   process.stderr.write(`cortexfs-mount: internal: ${mountPoint}: ${endReason}\n`)
   return 70
 }

@@ -109,6 +109,11 @@ export class Server {
     }
   }
 
+  /** 1 when the kernel reads and writes backing files by itself where that may be. */
+  get passthrough(): 0 | 1 {
+    return this.#mount.stats.passthrough
+  }
+
   /** `status` says stopping; unmounts, detaches when busy, answers what waits. */
   async stop(): Promise<void> {
     this.#isStopping = true
