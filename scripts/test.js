@@ -7,6 +7,7 @@ import {
   chmodSync,
   constants,
   createReadStream,
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -27,6 +28,19 @@ const NEEDS = {
   strace: () => findProgram("strace") !== undefined,
   cmake: () => findProgram("cmake") !== undefined && findProgram("ninja") !== undefined,
   git: () => findProgram("git") !== undefined,
+  socat: () => findProgram("socat") !== undefined,
+  systemd: canBootSystemd,
+}
+
+/** A system manager to boot and what it is booted in: namespaces, an overlay of /, control groups of version 2. */
+function canBootSystemd() {
+  const isKnown = type => new RegExp(`\\t${type}$`, "m").test(readFileSync("/proc/filesystems", "utf8"))
+  const hasGroups = /^\S+ \S+ cgroup2 /m.test(readFileSync("/proc/mounts", "utf8"))
+  if (process.getuid() !== 0 || !existsSync("/lib/systemd/systemd") || !hasGroups) return false
+  if (!isKnown("overlay") || !["setpriv", "nsenter", "systemd-analyze"].every(findProgram)) return false
+  return (
+    spawnSync("unshare", ["--pid", "--fork", "--mount", "--uts", "--ipc", "--net", "--cgroup", "true"]).status === 0
+  )
 }
 
 function canOpen(path) {
