@@ -102,11 +102,13 @@ const reaper = spawn(process.execPath, [join(root, "scripts/reaper.js")], {
   stdio: ["pipe", "inherit", "inherit"],
 })
 reaper.stdin.on("error", () => {})
+let isLeaving = false
 let onSignal = () => leave(130)
 const keepTrack = thing => reaper.stdin.write(`${JSON.stringify(thing)}\n`)
 
 /** Takes everything down and ends with `code`. */
 async function leave(code) {
+  isLeaving = true
   reaper.stdin.end()
   if (reaper.exitCode === null) await new Promise(done => reaper.once("exit", done))
   process.exit(code)
@@ -238,6 +240,7 @@ async function main() {
       onSignal = done
       for (const server of [hostServer, viewServer, runtime])
         server.once("exit", () => {
+          if (isLeaving) return
           process.stderr.write(`cortexfs: ${server.name} ended: ${server.said.trim()}\n`)
           code = 1
           done()

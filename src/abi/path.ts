@@ -172,14 +172,19 @@ export function userRunDir(uid: number | string): string {
   return `/run/user/${parseUid(String(uid))}/cortexfs`
 }
 
+/** A path below a home directory, which may be `/` or end in `/`. */
+function belowHome(home: string, path: string): string {
+  return `${home.replace(/\/+$/, "")}/${path}`
+}
+
 /** Configuration directory of a per-user installation: `${XDG_CONFIG_HOME:-~/.config}/cortexfs`. */
 export function userConfigDir(user: UserPlace): string {
-  return `${validateRoot(user.env.XDG_CONFIG_HOME || `${user.home}/.config`)}/cortexfs`
+  return `${validateRoot(user.env.XDG_CONFIG_HOME || belowHome(user.home, ".config"))}/cortexfs`
 }
 
 /** State directory of a per-user installation: `${XDG_STATE_HOME:-~/.local/state}/cortexfs`. */
 export function userStateDir(user: UserPlace): string {
-  return `${validateRoot(user.env.XDG_STATE_HOME || `${user.home}/.local/state`)}/cortexfs`
+  return `${validateRoot(user.env.XDG_STATE_HOME || belowHome(user.home, ".local/state"))}/cortexfs`
 }
 
 /** Agent listener: `<run>/agent/<name>.sock`, `+` written `\x2b`. Throws `ENAMETOOLONG` above 107 bytes. */

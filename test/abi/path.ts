@@ -140,3 +140,11 @@ t.test("an entry of a class directory names an object and its part", async t => 
   t.same(path.parseEntry("coder.sock"), { name: "coder", part: "socket" })
   for (const s of [".d", ".sock", "x.d.d", "x.sock.d", ".hidden", ""]) t.equal(path.parseEntry(s), undefined)
 })
+
+t.test("the home of a user may be the root directory or end in a slash", async t => {
+  for (const [home, dir] of [
+    ["/", "/.config/cortexfs"],
+    ["/home/ann/", "/home/ann/.config/cortexfs"],
+  ] as const)
+    t.equal(path.userConfigDir({ home, env: {} }), dir)
+})

@@ -6,6 +6,10 @@ import { cleanEnv, type RunOptions, startProgram, stopProgram } from "./program.
 
 const CONNECTIONS = "/sys/fs/fuse/connections"
 
+/** A path as mountinfo writes it: blank, TAB, LF and backslash are three octal digits. */
+const decodePath = (text: string) =>
+  text.replace(/\\([0-7]{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)))
+
 /** The last mount on `path`, read from /proc/self/mountinfo without touching it. */
 export function findMountLine(path: string): { type: string; minor: number; options: string } | undefined {
   let found: { type: string; minor: number; options: string } | undefined
@@ -13,7 +17,7 @@ export function findMountLine(path: string): { type: string; minor: number; opti
     const [left, right] = line.split(" - ")
     if (!left || !right) continue
     const fields = left.split(" ")
-    if (fields[4]?.replace(/\\040/g, " ") !== path) continue
+    if (decodePath(fields[4] ?? "") !== path) continue
     const [type, , superOptions] = right.split(" ")
     found = { type: type!, minor: Number(fields[2]!.split(":")[1]), options: `${fields[5]},${superOptions}` }
   }

@@ -1,12 +1,11 @@
 // needs: root fuse bwrap
-import { spawn } from "node:child_process"
 import { once } from "node:events"
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import t from "tap"
 import { makeDir, OWNER, ROOT } from "../harness/product.js"
-import { cleanEnv, runProgram } from "../harness/program.js"
+import { runProgram, startProgram } from "../harness/program.js"
 
 const README = "# Fields\n\nThree fields of rye.\n"
 
@@ -63,13 +62,9 @@ t.test("a workspace that the owner cannot use is copied, and that is said", asyn
 t.test("a main job killed by SIGKILL leaves no mount, process or file", async t => {
   const before = findTraces()
   const workspace = await makeWorkspace(OWNER)
-  const child = spawn(command[0]!, [command[1]!, "--keep"], {
-    cwd: workspace,
-    env: cleanEnv(),
-    stdio: ["ignore", "ignore", "pipe"],
-  })
+  const child = startProgram([...command, "--keep"], { cwd: workspace, stdio: ["ignore", "ignore", "pipe"] })
   let stderr = ""
-  child.stderr.setEncoding("utf8").on("data", text => (stderr += text))
+  child.stderr!.setEncoding("utf8").on("data", text => (stderr += text))
   for (let waitedMs = 0; !stderr.includes("second terminal") && waitedMs < 60_000; waitedMs += 50)
     await new Promise(resolve => setTimeout(resolve, 50))
   t.match(stderr, "second terminal")

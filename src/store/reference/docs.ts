@@ -1,7 +1,7 @@
 import type { ReferenceItem } from "../release.js"
 import type { Setting } from "../tree.js"
-import { fixedDir, fixedFile } from "./skeleton.js"
 import * as man from "./man.js"
+import { fixedDir, fixedFile } from "./skeleton.js"
 
 const README = `# CortexFS
 

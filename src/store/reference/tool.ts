@@ -1,9 +1,9 @@
 import { formatList } from "../../abi/control.js"
 import type { ReferenceItem } from "../release.js"
 import type { Setting } from "../tree.js"
-import { fixedDir, fixedFile } from "./skeleton.js"
 import { executable } from "./executable.js"
 import { toolPolicy } from "./profile.js"
+import { fixedDir, fixedFile } from "./skeleton.js"
 
 interface ReferenceTool {
   name: string
