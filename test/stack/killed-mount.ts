@@ -195,8 +195,7 @@ t.test("mounts killed in the middle of a send", async t => {
       await until("the run of ctx", () => existsSync(join(stage.sessionDir, "by-ctx/state")))
       const readers = startReaders(stack.ctx, 4)
       await readers.begun
-      const host = hostServer(stage)
-      process.kill(host, "SIGKILL")
+      stage.host.child.kill("SIGKILL")
       for (const code of await readers.said) t.match(code, /^(ECONNABORTED|ENOTCONN)$/)
       await run.over(30_000)
       t.match(run.frames.at(-1), { type: "done", status: "ok" }, "the agent's own view is another")
