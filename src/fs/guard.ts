@@ -7,6 +7,7 @@ import { fileURLToPath } from "node:url"
 import { CtxError } from "../abi/error.js"
 import { isAtOrBelow } from "../abi/path.js"
 import { addon } from "../native/addon.js"
+import { AT_FDCWD } from "../native/sys.js"
 
 const mountPoints = new Set<string>()
 let isInstalled = false
@@ -82,6 +83,17 @@ function wrapSync(call: Call, name: string, places: number[]): Call {
   }, call)
 }
 
+/** A relative name of an addon function starts at the descriptor in front of it, not at the working directory. */
+function wrapNative(call: Call, name: string, places: number[]): Call {
+  return function (this: unknown, ...args: unknown[]) {
+    for (const i of places) {
+      const isBelow = typeof args[i] === "string" && !args[i].startsWith("/") && args[i - 1] !== AT_FDCWD
+      if (!isBelow) checkPath(args[i], name)
+    }
+    return Reflect.apply(call, this, args)
+  }
+}
+
 function wrapCallback(call: Call, name: string, places: number[]): Call {
   return Object.assign(function (this: unknown, ...args: unknown[]) {
     try {
@@ -128,7 +140,7 @@ function install(): void {
   const native = addon as unknown as Record<string, Call | undefined>
   for (const [name, places] of Object.entries(ADDON_NAMES)) {
     const call = native[name]
-    if (call) native[name] = wrapSync(call, name, places)
+    if (call) native[name] = wrapNative(call, name, places)
   }
   process.chdir = wrapSync(process.chdir as Call, "chdir", [0]) as typeof process.chdir
   // Named imports of node:fs are copies; this makes them follow.

@@ -148,14 +148,26 @@ export class System {
   async entries(...match: string[]): Promise<Record<string, string>[]> {
     await this.run(["journalctl", "--sync"])
     const text = await this.text(["journalctl", "--no-pager", "-o", "json", ...match])
-    return text.split("\n").filter(Boolean).map(line => JSON.parse(line))
+    return text
+      .split("\n")
+      .filter(Boolean)
+      .map(line => JSON.parse(line))
   }
 
   /** Processes in the control group of a unit, numbered inside. A unit that has none gives an empty list. */
   async pids(unit: string): Promise<number[]> {
     const { ControlGroup: group } = await this.show(unit, "ControlGroup")
     if (!group) return []
-    const { stdout } = await this.run(["/usr/bin/find", `/sys/fs/cgroup${group}`, "-name", "cgroup.procs", "-exec", "cat", "{}", "+"])
+    const { stdout } = await this.run([
+      "/usr/bin/find",
+      `/sys/fs/cgroup${group}`,
+      "-name",
+      "cgroup.procs",
+      "-exec",
+      "cat",
+      "{}",
+      "+",
+    ])
     return stdout.split("\n").filter(Boolean).map(Number)
   }
 
@@ -165,7 +177,8 @@ export class System {
     for (const pid of readdirSync(this.see("/proc")).filter(name => /^\d+$/.test(name))) {
       try {
         const line = this.read(`/proc/${pid}/cmdline`).replaceAll("\0", " ").trim()
-        if (line.includes(word) && !/^\/?(usr\/bin\/)?(systemctl|journalctl|nsenter) /.test(line)) found.push(`${pid} ${line}`)
+        if (line.includes(word) && !/^\/?(usr\/bin\/)?(systemctl|journalctl|nsenter) /.test(line))
+          found.push(`${pid} ${line}`)
       } catch {}
     }
     return found
@@ -260,4 +273,3 @@ export async function bootSystem(options: BootOptions = {}): Promise<System> {
     throw error
   }
 }
-

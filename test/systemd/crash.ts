@@ -1,0 +1,159 @@
+// needs: root fuse bwrap socat systemd
+// Servers and runtimes that are killed or hang: what comes back, what stays, and that nothing is left over.
+import t from "tap"
+import { bootSystem } from "../harness/systemd.js"
+import { ask, makeTool, playScripts, readHistory, script, talk, uidOf } from "../harness/systemd-agent.js"
+
+const VIEW = "/run/cortexfs/mount/coder"
+const SOCKET = "/run/cortexfs/agent/coder.sock"
+const RUNTIME = "cortexfs-agent@coder.service"
+const ROUNDS = 20
+
+t.test("a machine with two agents", async t => {
+  const system = await bootSystem()
+  t.teardown(() => system.stop())
+  const owner = await uidOf(system, "cortexfs")
+  const ping = (agent = "coder") => ask(system, owner, { op: "ping" }, `/ctx/agent/${agent}.sock`)
+  const pong = [{ type: "pong" }]
+  const kill = (pid: number, signal = "KILL") => system.text(["kill", `-${signal}`, String(pid)])
+  const units = [
+    "cortexfs.service",
+    "cortexfs@coder.service",
+    "cortexfs@reviewer.service",
+    "cortexfs-agent@reviewer.service",
+  ]
+  const pids = async () =>
+    Object.fromEntries(await Promise.all(units.map(async unit => [unit, await system.mainPid(unit)])))
+  const restarted = (unit: string, old: number, timeoutMs: number) =>
+    system.until(
+      `a new ${unit}`,
+      async () => {
+        const shown = await system.show(unit, "ActiveState", "MainPID")
+        return shown.ActiveState === "active" && Number(shown.MainPID) !== old && Number(shown.MainPID)
+      },
+      timeoutMs,
+    )
+  await system.manage("start", "cortexfs@coder", "cortexfs@reviewer")
+  await playScripts(system, "coder", "fork.twice")
+  // The child of a child, in a session of its own, that ignores what can be ignored.
+  const double = "#!/usr/bin/bash\n(setsid bash -c 'trap \"\" TERM HUP; exec -a forked sleep 300' &) \nsleep 300\n"
+  await makeTool(system, "fork.twice", double, ["coder"])
+
+  t.test("units.10 a killed view is back within 2 s with the same socket, and only its runtime is stopped", async t => {
+    t.same(await ping(), pong)
+    t.same(await ping("reviewer"), pong)
+    const before: Record<string, number> = await pids()
+    const runtime = await system.mainPid(RUNTIME)
+    const inode = system.inode(SOCKET)
+    await kill(before["cortexfs@coder.service"]!)
+    await restarted("cortexfs@coder.service", before["cortexfs@coder.service"]!, 2_000)
+    t.match(await system.text(["cat", `${VIEW}/status`], { uid: owner }), /^agent=coder$/m)
+    t.equal(system.inode(SOCKET), inode)
+    t.not(await system.mainPid(RUNTIME), runtime)
+    t.same(
+      system.processes("--agent coder").filter(line => line.startsWith(`${runtime} `)),
+      [],
+    )
+    t.same(await ping(), pong)
+    const after: Record<string, number> = await pids()
+    for (const unit of units.filter(unit => unit !== "cortexfs@coder.service")) t.equal(after[unit], before[unit], unit)
+    t.same(system.mounts().sort(), ["/ctx", VIEW, "/run/cortexfs/mount/reviewer"])
+  })
+
+  t.test(
+    "units.11 a killed host view is back and no agent notices; a hung one is restarted, and who waited in it gets an errno",
+    async t => {
+      t.same(await ping(), pong)
+      const before: Record<string, number> = await pids()
+      const runtime = await system.mainPid(RUNTIME)
+      await kill(before["cortexfs.service"]!)
+      const second = await restarted("cortexfs.service", before["cortexfs.service"]!, 5_000)
+      await kill(second, "STOP")
+      const stoppedMs = Date.now()
+      const waiting = system.run(["/usr/bin/stat", "/ctx/status"], { timeoutMs: 60_000, uid: owner })
+      await restarted("cortexfs.service", second, 41_000)
+      t.ok(Date.now() - stoppedMs < 40_000, `${Date.now() - stoppedMs} ms`)
+      const ended = await waiting
+      t.not(ended.code, 0)
+      t.match(ended.stderr, /Transport endpoint|connection abort|No such/i)
+      t.match(await system.text(["cat", "/ctx/status"]), /^state=mounted$/m)
+      t.equal((await system.show("cortexfs.service", "Result")).Result, "success")
+      const after: Record<string, number> = await pids()
+      for (const unit of units.filter(unit => unit !== "cortexfs.service")) t.equal(after[unit], before[unit], unit)
+      t.equal(await system.mainPid(RUNTIME), runtime)
+    },
+  )
+
+  t.test("units.12 a killed runtime leaves no process of a tool, comes back, and the run is settled", async t => {
+    const call = script({ call: { name: "fork.twice", arguments: { args: ["x"] } } }, { say: "never" })
+    const run = talk(system, owner, { op: "send", id: "f1", input: call })
+    await system.until("the forked process", () => system.processes("forked").length > 0)
+    const reviewer = await system.mainPid("cortexfs-agent@reviewer.service")
+    const old = await system.mainPid(RUNTIME)
+    const members = await system.pids(RUNTIME)
+    t.ok(members.length >= 4, `${members.length} processes in the unit`)
+    await kill(old)
+    await restarted(RUNTIME, old, 5_000)
+    t.same(system.processes("forked"), [])
+    const left = await system.pids(RUNTIME)
+    t.same(
+      members.filter(pid => left.includes(pid)),
+      [],
+    )
+    t.equal((await system.show(RUNTIME, "NRestarts")).NRestarts, "1")
+    await run.end()
+    const rows = readHistory(system, owner, "coder").filter(
+      row => row.client_id === "f1" || row.run === run.frames[0]?.run,
+    )
+    t.match(rows.slice(-2), [
+      { type: "error", code: "EINTR" },
+      { type: "done", status: "error" },
+    ])
+    t.equal(await system.mainPid("cortexfs-agent@reviewer.service"), reviewer)
+    t.match((await ask(system, owner, { op: "send", id: "f2", input: script({ say: "on" }) })).at(-1), { status: "ok" })
+  })
+
+  t.test(
+    `${ROUNDS} rounds of kills of view, host view and runtime in the middle of runs leave no mount, no waiting process, no orphan`,
+    async t => {
+      const targets = ["cortexfs@coder.service", "cortexfs.service", RUNTIME]
+      for (let round = 0; round < ROUNDS; round++) {
+        // Below what the start limits count as a crash loop.
+        await system.manage("reset-failed", ...targets)
+        const run = talk(system, owner, {
+          op: "send",
+          id: `k-${round}`,
+          input: script({ sleep_ms: 2000 }, { say: "x" }),
+        })
+        await run.frame("start")
+        const unit = targets[round % targets.length]!
+        const old = await system.mainPid(unit)
+        await kill(old)
+        if (unit !== RUNTIME) await restarted(unit, old, 10_000)
+        await run.end().catch(() => undefined)
+        const next = await ask(system, owner, { op: "send", id: `n-${round}`, input: script({ say: "x" }) })
+        if (next.at(-1)?.status !== "ok") t.match(next.at(-1), { type: "done", status: "ok" }, `round ${round}`)
+        const mounts = system.mounts().sort()
+        if (mounts.length !== 3) t.same(mounts, [], `round ${round}`)
+      }
+      const states = await system.text(["ps", "-eo", "stat=,pid=,args="])
+      t.same(
+        states.split("\n").filter(line => line.startsWith("D")),
+        [],
+      )
+      await system.manage("stop", "cortexfs-storage.service")
+      t.same(system.mounts(), [])
+      t.same(system.processes("cortexfs-"), [])
+      t.same(system.processes("bwrap"), [])
+      const rows = readHistory(system, owner, "coder")
+      const started = rows.filter(row => row.type === "start").map(row => row.run)
+      const done = rows.filter(row => row.type === "done").map(row => row.run)
+      t.same(
+        started.filter(run => !done.includes(run)),
+        [],
+        "every run has an end",
+      )
+      t.equal(new Set(started).size, started.length)
+    },
+  )
+})

@@ -1,0 +1,159 @@
+// needs: root fuse bwrap socat systemd
+// The shipped files as such: what the service manager says of them, and what they hold.
+import { readdirSync, readFileSync, statSync } from "node:fs"
+import { join } from "node:path"
+import t from "tap"
+import { ROOT } from "../harness/product.js"
+import { bootSystem, listUnits } from "../harness/systemd.js"
+
+const UNITS = join(ROOT, "units")
+const read = (name: string) => readFileSync(join(UNITS, name), "utf8")
+const instance = (name: string) => name.replace("@.", "@coder.")
+/** The column of units.md 3 that completes a service. */
+const COLUMN: Record<string, string> = {
+  "cortexfs-storage.service": "storage",
+  "cortexfs.service": "host",
+  "cortexfs@.service": "view",
+  "cortexfs-agent@.service": "agent",
+}
+const LETTERS: Record<string, string> = {
+  A: "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER",
+  B: "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_SYS_ADMIN CAP_FSETID",
+  C: "CAP_SETUID CAP_SETGID",
+  U: "AF_UNIX",
+  I: "AF_INET AF_INET6",
+  N: "AF_NETLINK",
+  S: "@system-service @pkey",
+  M: "@system-service @pkey @mount",
+  L: "sethostname seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self",
+}
+
+/** The directives of a unit file: `Section.Key` and value, in file order. */
+function parseUnit(text: string): [key: string, value: string][] {
+  const found: [string, string][] = []
+  let section = ""
+  for (const line of text.split("\n")) {
+    if (line === "" || line.startsWith("#")) continue
+    const header = /^\[(\w+)\]$/.exec(line)
+    if (header) section = header[1]!
+    else found.push([`${section}.${line.slice(0, line.indexOf("="))}`, line.slice(line.indexOf("=") + 1)])
+  }
+  return found
+}
+
+/** The table of units.md 3: per column its directives, and the greatest exposure that is allowed. */
+function readTable(): Map<string, { directives: [string, string][]; mostExposed: number }> {
+  const text = readFileSync(join(ROOT, "spec/units.md"), "utf8")
+  const rows = text
+    .slice(text.indexOf("\n## 3."), text.indexOf("\n## 4."))
+    .split("\n")
+    .filter(line => line.startsWith("|"))
+    .map(line =>
+      line
+        .slice(1, -1)
+        .split("|")
+        .map(cell => cell.trim()),
+    )
+  const columns = rows[0]!.slice(1)
+  const table = new Map(columns.map(name => [name, { directives: [] as [string, string][], mostExposed: 0 }]))
+  const expand = (cell: string) =>
+    cell
+      .split(" ")
+      .map(word => LETTERS[word] ?? word)
+      .join(" ")
+  for (const [label = "", ...cells] of rows.slice(2)) {
+    columns.forEach((column, at) => {
+      const cell = (cells[at] || cells[0]!) === "as host" ? cells[columns.indexOf("host")]! : cells[at] || cells[0]!
+      const entry = table.get(column)!
+      if (label.startsWith("**exposure")) {
+        entry.mostExposed = Number(cell.split("/")[1])
+        return
+      }
+      if (cell === "–") return
+      const names = [...label.matchAll(/`([A-Za-z]+)=([a-z]*)`/g)].map(match => ({ name: match[1]!, value: match[2]! }))
+      const add = (name: string, value: string) => entry.directives.push([`Service.${name}`, value])
+      if (label.includes("KeyringMode")) {
+        const values = cells[0]!.replace(" in all columns", "").split(" / ")
+        for (const [i, { name }] of names.entries()) add(name, values[i]!)
+      } else if (label.includes("DevicePolicy")) {
+        add("DevicePolicy", "closed")
+        add("DeviceAllow", "/dev/fuse rw")
+      } else if (label.includes("SystemCallFilter")) {
+        const [first, second] = (cell === "as gc" ? cells[columns.indexOf("gc")]! : cell).split("`")
+        add("SystemCallFilter", expand(first!.trim()))
+        add("SystemCallFilter", second!)
+      } else {
+        for (const { name, value } of names) {
+          const given = value !== "" ? value : cell === "empty" ? "" : expand(cell.replaceAll("`", ""))
+          add(name, given)
+        }
+      }
+    })
+  }
+  return table
+}
+
+t.test("the shipped units", async t => {
+  const system = await bootSystem()
+  t.teardown(() => system.stop())
+  const services = listUnits().filter(name => name.endsWith(".service"))
+  const table = readTable()
+
+  t.test("every service has its column, and every file its documentation and a reason above each group", async t => {
+    t.same(Object.keys(COLUMN).sort(), services)
+    for (const unit of listUnits()) {
+      t.ok(
+        parseUnit(read(unit)).some(([key, value]) => key === "Unit.Documentation" && value.endsWith("/spec/units.md")),
+      )
+      const groups = read(unit).split("\n\n")
+      for (const group of groups) {
+        const lines = group.split("\n").filter(line => line !== "" && !line.startsWith("["))
+        const isHead = lines.some(line => /^(Description|Documentation|# )/.test(line))
+        t.ok(isHead, `${unit}: ${lines[0]}`)
+      }
+    }
+  })
+
+  t.test("units.1 (system units) systemd-analyze verify of each exits 0 and prints nothing", async t => {
+    for (const unit of listUnits()) {
+      const ended = await system.run(["systemd-analyze", "verify", `/usr/lib/systemd/system/${instance(unit)}`])
+      t.same([ended.code, ended.stdout, ended.stderr], [0, "", ""], unit)
+    }
+  })
+
+  t.test(
+    "units.2 (units of this release; without the row RestrictSUIDSGID) scores are at or below the table, and the service lines are those of the table",
+    async t => {
+      const known = new Set([...table.values()].flatMap(({ directives }) => directives.map(([key]) => key)))
+      for (const unit of services) {
+        const { directives, mostExposed } = table.get(COLUMN[unit]!)!
+        const text = await system.text(["systemd-analyze", "security", "--offline=true", "--no-pager", instance(unit)])
+        const score = Number(/exposure level for \S+ (\d+\.\d+)/.exec(text)?.[1])
+        t.ok(mostExposed > 0 && score > 0, `${unit}: both numbers are there`)
+        t.ok(score <= mostExposed, `${unit}: ${score} is at most ${mostExposed}`)
+        // The filter of RestrictSUIDSGID= refuses openat2, by which every path is opened.
+        const wanted = directives.filter(([key]) => key !== "Service.RestrictSUIDSGID")
+        const shipped = parseUnit(read(unit)).filter(([key]) => known.has(key))
+        const sort = (list: [string, string][]) => list.map(pair => pair.join("=")).sort()
+        t.same(sort(shipped), sort(wanted), unit)
+      }
+    },
+  )
+
+  t.test("units.3 no file has a directive that is not allowed", async t => {
+    const files = readdirSync(UNITS, { recursive: true, encoding: "utf8" }).filter(name =>
+      statSync(join(UNITS, name)).isFile(),
+    )
+    t.ok(files.length >= 10)
+    for (const name of files.filter(name => !name.endsWith(".md"))) {
+      const code = read(name).replaceAll(/^(#|\/\/).*$/gm, "")
+      t.notMatch(code, /EnvironmentFile=|PassEnvironment=|MemoryDenyWriteExecute=|umount -l|\b(ba|da)?sh\b/, name)
+    }
+    const namespace =
+      /^(Service\.(Private|Protect(System|Home|Proc|Kernel|Control)|ProcSubset|ReadWrite|ReadOnly|Inaccessible|Exec|NoExec|Temporary|Bind|Root|Mount|Extension|DynamicUser|StateDirectory|RuntimeDirectory|LogsDirectory|CacheDirectory|ConfigurationDirectory))/
+    for (const unit of ["cortexfs.service", "cortexfs@.service"]) {
+      const found = parseUnit(read(unit)).filter(([key]) => namespace.test(key) && !/Exec(Start|StopPost)$/.test(key))
+      t.same(found, [], unit)
+    }
+  })
+})
