@@ -197,9 +197,11 @@ t.test("bad input on an agent's socket", async t => {
   )
 
   t.test("clients that break off in every way leave a runtime that serves, and history that is proven", async t => {
+    // Never a whole request: end of file would end its frame, and it would run.
+    const text = JSON.stringify(send({}))
     for (let i = 0; i < 200; i++) {
       const c = owner.open(runtime.socket)
-      if (i % 4 > 0) c.send(JSON.stringify(send({})).slice(0, i))
+      if (i % 4 > 0) c.send(text.slice(0, i % text.length))
       c.destroy()
     }
     t.match((await owner.ask(runtime.socket, { op: "ping" })).frames, [{ type: "pong" }])
