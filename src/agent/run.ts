@@ -150,6 +150,8 @@ export class Run {
         observation,
       })
       this.checkStopped()
+      // A warm program would go on over a dead view; a new one is checked again when it is started.
+      await checkView(facts.host)
       const end = await program
         .step(this.step, line, frame => this.relay(frame))
         .catch(e => {
