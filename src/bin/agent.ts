@@ -1,5 +1,6 @@
 // cortexfs-agent: the runtime of one agent. Starts as root or as the owner, serves until SIGTERM, op `stop`, or, when
 // its socket was handed over, a minute without work.
+import { resolve } from "node:path"
 import { parseArgs } from "node:util"
 
 import { CtxError, toCtxError } from "../abi/error.js"
@@ -16,17 +17,24 @@ function readArguments() {
         agent: { type: "string" },
         run: { type: "string", default: RUN_DIR },
         config: { type: "string", default: CONFIG_DIR },
+        listen: { type: "string" },
       },
     })
-    const { source, agent, run, config } = values
+    const { source, agent, run, config, listen } = values
     if (source === undefined || agent === undefined)
       throw new CtxError("usage", "--source DIR and --agent NAME are needed")
     // A unit writes `+` as `\\x2b` in its instance name. root-abi 8, units 1
-    return { source, name: validateName(agent.replaceAll("\\x2b", "+")), runDir: run, configDir: config }
+    return {
+      source,
+      name: validateName(agent.replaceAll("\\x2b", "+")),
+      runDir: run,
+      configDir: config,
+      listen: listen && resolve(listen),
+    }
   } catch (e) {
     const { message } = toCtxError(e)
     throw new CtxError("usage", message, {
-      hint: "cortexfs-agent --source DIR --agent NAME [--run DIR] [--config DIR]",
+      hint: "cortexfs-agent --source DIR --agent NAME [--run DIR] [--config DIR] [--listen PATH]",
     })
   }
 }

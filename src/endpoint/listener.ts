@@ -54,17 +54,17 @@ export async function takeListener(name: string): Promise<Listener | undefined> 
 }
 
 /**
- * Binds `path` itself, mode 0666, in a directory made 0755 when missing. A dead socket there is replaced.
+ * Binds `path` itself with `mode`, in a directory made 0755 when missing. A dead socket there is replaced.
  * Errors: EBUSY (something answers there), EEXIST (not a socket), ENAMETOOLONG (over 107 bytes), those of bind.
  */
-export async function bindListener(path: string): Promise<Listener> {
+export async function bindListener(path: string, mode: number): Promise<Listener> {
   if (Buffer.byteLength(path) > SOCKET_PATH_MAX) {
     throw new CtxError("ENAMETOOLONG", `socket path has more than ${SOCKET_PATH_MAX} bytes`, { path })
   }
   makeDirectory(dirname(path))
   await clearDead(path)
   const server = newServer()
-  const umask = process.umask(0o111)
+  const umask = process.umask(0o777 & ~mode)
   try {
     await listen(server, { path })
   } catch (e) {

@@ -1,6 +1,6 @@
 import { userInfo } from "node:os"
 import { setTimeout as sleep } from "node:timers/promises"
-import { codeOf } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import { IDLE_EXIT_MS, STOP_MS } from "../abi/limit.js"
 import { agentMountPath, systemAgentSocket } from "../abi/path.js"
 import { describeFailure } from "../agent/frame.js"
@@ -10,6 +10,7 @@ import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
 import { readInterpreter } from "../policy/interpreter.js"
+import { parseMount } from "../policy/mount.js"
 import { readAgent } from "../store/agent.js"
 import { pinSource, type Source } from "../store/generation.js"
 import { Controls } from "./controls.js"
@@ -31,6 +32,8 @@ export interface ServeOptions {
   name: string
   runDir: string
   configDir: string
+  /** Absolute path of a socket to bind, mode 0600, in place of the one below `runDir`. */
+  listen: string | undefined
 }
 
 /** One line for the journal. */
@@ -60,7 +63,7 @@ function findHome(): string | undefined {
 
 function findFault(source: Source, name: string): unknown {
   try {
-    readAgent(source, name)
+    parseMount(readAgent(source, name).mount, `agent/${name}.d/mount`)
     return undefined
   } catch (e) {
     return e
@@ -73,17 +76,22 @@ function findFault(source: Source, name: string): unknown {
  * Errors: "usage", EBUSY (another runtime, or an update), EPROTO, ENOENT (no agent), EPERM. agent-runtime 2, units 2.6, 4, 5
  */
 export async function serveAgent(options: ServeOptions): Promise<number> {
-  const { name, runDir, configDir } = options
+  const { name, runDir, configDir, listen } = options
   process.umask(0o077)
   // Until there is something to end, a signal just ends the process.
   let onSignal: () => void = () => process.exit(0)
   for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, () => onSignal())
   const isSystem = process.geteuid!() === 0
   const taken = await takeListener("agent")
+  if (taken !== undefined && listen !== undefined) {
+    throw new CtxError("usage", "a supervisor hands over a socket already; leave --listen out")
+  }
   const source = await pinSource(options.source)
   const { identity, fault: identityFault } = findIdentity(source, name)
   if (identity !== undefined) checkOwner(identity)
-  const listener = taken ?? (await bindListener(systemAgentSocket(name, runDir)))
+  const bind = () =>
+    listen === undefined ? bindListener(systemAgentSocket(name, runDir), 0o666) : bindListener(listen, 0o600)
+  const listener = taken ?? (await bind())
   onSignal = () => {
     listener.close()
     process.exit(0)
