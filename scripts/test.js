@@ -30,6 +30,7 @@ const NEEDS = {
   git: () => findProgram("git") !== undefined,
   socat: () => findProgram("socat") !== undefined,
   systemd: canBootSystemd,
+  polkit: () => existsSync("/usr/lib/polkit-1/polkitd") && findProgram("dbus-daemon") !== undefined,
 }
 
 /** A system manager to boot and what it is booted in: namespaces, an overlay of /, control groups of version 2. */

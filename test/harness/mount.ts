@@ -2,7 +2,7 @@
 // kernel stacks of waiting tasks are printed and the connection is aborted through fusectl (SIGKILL frees no D state).
 import { type ChildProcess, execFileSync } from "node:child_process"
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs"
-import { cleanEnv, type RunOptions, startProgram, stopProgram } from "./program.js"
+import { cleanEnv, type RunOptions, releaseProgram, startProgram, stopProgram } from "./program.js"
 
 const CONNECTIONS = "/sys/fs/fuse/connections"
 
@@ -117,6 +117,7 @@ export async function startMount(command: string[], mountPoint: string, options:
     }
     await new Promise(resolve => setTimeout(resolve, 10))
   }
+  releaseProgram(child)
   return { mountPoint, child, stderr: () => stderr, stop }
 }
 

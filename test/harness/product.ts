@@ -6,7 +6,15 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath, pathToFileURL } from "node:url"
 import { type Mount, type MountOptions, startMount } from "./mount.js"
-import { cleanEnv, type Ended, type RunOptions, runProgram, startProgram, stopProgram } from "./program.js"
+import {
+  cleanEnv,
+  type Ended,
+  type RunOptions,
+  releaseProgram,
+  runProgram,
+  startProgram,
+  stopProgram,
+} from "./program.js"
 
 export const ROOT = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/$/, "")
 
@@ -125,6 +133,7 @@ export async function makeStack(owner = OWNER): Promise<Stack> {
         if (waitedMs > 10_000) throw new Error(`cortexfs-agent did not listen: ${stderr}`)
         await new Promise(resolve => setTimeout(resolve, 10))
       }
+      releaseProgram(child)
       return runtime
     },
     async stop() {

@@ -66,6 +66,15 @@ export async function runProgram(command: string[], options: RunOptions = {}): P
   return { code, signal, stdout, stderr }
 }
 
+/**
+ * Lets this process end while `child` lives: the test runner runs its teardowns, which stop the servers, only when
+ * nothing else keeps the event loop alive. `stopProgram` holds it again.
+ */
+export function releaseProgram(child: ChildProcess): void {
+  child.unref()
+  for (const stream of [child.stdin, child.stdout, child.stderr]) (stream as { unref?(): void } | null)?.unref?.()
+}
+
 /** Sends `signal` and waits for the end; SIGKILL after `graceMs`. Gives the exit code, or the signal that ended it. */
 export async function stopProgram(
   child: ChildProcess,
@@ -73,6 +82,7 @@ export async function stopProgram(
   graceMs = 8_000,
 ): Promise<number | NodeJS.Signals> {
   if (child.exitCode === null && child.signalCode === null) {
+    child.ref()
     const ended = once(child, "exit")
     child.kill(signal)
     const clock = setTimeout(() => child.kill("SIGKILL"), graceMs)

@@ -1,7 +1,7 @@
 // Agents on a booted machine: their files, and plain socket clients (socat) that talk to them as some user.
 
 import { once } from "node:events"
-import { chownSync, readFileSync, writeFileSync } from "node:fs"
+import { chownSync, readFileSync, statSync, writeFileSync } from "node:fs"
 import type { System } from "./systemd.js"
 
 export type Frame = { type: string; [key: string]: unknown }
@@ -23,8 +23,8 @@ export async function setControl(system: System, agent: string, control: string,
   const dir = `${await currentDir(system)}/agent/${agent}.d`
   const path = system.see(`${dir}/${control}`)
   writeFileSync(path, text, { mode: 0o644 })
-  const uid = Number(system.read(`${dir}/owner`))
-  chownSync(path, uid, uid)
+  const { uid, gid } = statSync(system.see(dir))
+  chownSync(path, uid, gid)
 }
 
 /** Lets an agent play the script that its input is (model-abi 10.2), and call one more tool. */

@@ -7,7 +7,7 @@ import { ask, makeTool, playScripts, readHistory, script, talk, uidOf } from "..
 const VIEW = "/run/cortexfs/mount/coder"
 const SOCKET = "/run/cortexfs/agent/coder.sock"
 const RUNTIME = "cortexfs-agent@coder.service"
-const ROUNDS = 20
+const ROUNDS = 100
 
 t.test("a machine with two agents", async t => {
   const system = await bootSystem()
