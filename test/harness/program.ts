@@ -68,10 +68,13 @@ export async function runProgram(command: string[], options: RunOptions = {}): P
 
 /**
  * Lets this process end while `child` lives: the test runner runs its teardowns, which stop the servers, only when
- * nothing else keeps the event loop alive. `stopProgram` holds it again.
+ * nothing else keeps the event loop alive. Who waits for its end holds it again.
  */
 export function releaseProgram(child: ChildProcess): void {
   child.unref()
+  child.on("newListener", event => {
+    if (event === "exit" || event === "close") child.ref()
+  })
   for (const stream of [child.stdin, child.stdout, child.stderr]) (stream as { unref?(): void } | null)?.unref?.()
 }
 
@@ -82,7 +85,6 @@ export async function stopProgram(
   graceMs = 8_000,
 ): Promise<number | NodeJS.Signals> {
   if (child.exitCode === null && child.signalCode === null) {
-    child.ref()
     const ended = once(child, "exit")
     child.kill(signal)
     const clock = setTimeout(() => child.kill("SIGKILL"), graceMs)
