@@ -50,6 +50,10 @@ export async function takeListener(name: string): Promise<Listener | undefined> 
   await listen(server, { fd }).catch(e => {
     throw new CtxError("usage", `descriptor ${fd} is not a listening stream socket`, { cause: e })
   })
+  // Only a socket with an IP address gives one as an object.
+  if (typeof server.address() === "object" && server.address() !== null) {
+    throw new CtxError("usage", `descriptor ${fd} is not a Unix socket`)
+  }
   return new Listener(server, true, () => server.close())
 }
 

@@ -199,10 +199,14 @@ export class System {
   }
 
   /** Waits until `isTrue` gives something true, and gives that; throws after `timeoutMs` naming `what`. */
-  async until<T>(what: string, isTrue: () => T | Promise<T>, timeoutMs = 10_000): Promise<T> {
+  async until<T>(
+    what: string,
+    isTrue: () => T | Promise<T>,
+    timeoutMs = 10_000,
+  ): Promise<Exclude<T, undefined | false>> {
     for (const end = Date.now() + timeoutMs; ; await sleep(20)) {
       const value = await isTrue()
-      if (value) return value
+      if (value) return value as Exclude<T, undefined | false>
       if (Date.now() > end) throw new Error(`not in ${timeoutMs} ms: ${what}\n${await this.journal([], 60)}`)
     }
   }

@@ -7,7 +7,6 @@ import { ask, makeTool, playScripts, readHistory, script, talk, uidOf } from "..
 const VIEW = "/run/cortexfs/mount/coder"
 const SOCKET = "/run/cortexfs/agent/coder.sock"
 const RUNTIME = "cortexfs-agent@coder.service"
-const ROUNDS = 100
 
 t.test("a machine with two agents", async t => {
   const system = await bootSystem()
@@ -112,48 +111,4 @@ t.test("a machine with two agents", async t => {
     t.equal(await system.mainPid("cortexfs-agent@reviewer.service"), reviewer)
     t.match((await ask(system, owner, { op: "send", id: "f2", input: script({ say: "on" }) })).at(-1), { status: "ok" })
   })
-
-  t.test(
-    `${ROUNDS} rounds of kills of view, host view and runtime in the middle of runs leave no mount, no waiting process, no orphan`,
-    async t => {
-      const targets = ["cortexfs@coder.service", "cortexfs.service", RUNTIME]
-      for (let round = 0; round < ROUNDS; round++) {
-        // Below what the start limits count as a crash loop.
-        await system.manage("reset-failed", ...targets)
-        const run = talk(system, owner, {
-          op: "send",
-          id: `k-${round}`,
-          input: script({ sleep_ms: 2000 }, { say: "x" }),
-        })
-        await run.frame("start")
-        const unit = targets[round % targets.length]!
-        const old = await system.mainPid(unit)
-        await kill(old)
-        if (unit !== RUNTIME) await restarted(unit, old, 10_000)
-        await run.end().catch(() => undefined)
-        const next = await ask(system, owner, { op: "send", id: `n-${round}`, input: script({ say: "x" }) })
-        if (next.at(-1)?.status !== "ok") t.match(next.at(-1), { type: "done", status: "ok" }, `round ${round}`)
-        const mounts = system.mounts().sort()
-        if (mounts.length !== 3) t.same(mounts, [], `round ${round}`)
-      }
-      const states = await system.text(["ps", "-eo", "stat=,pid=,args="])
-      t.same(
-        states.split("\n").filter(line => line.startsWith("D")),
-        [],
-      )
-      await system.manage("stop", "cortexfs-storage.service")
-      t.same(system.mounts(), [])
-      t.same(system.processes("cortexfs-"), [])
-      t.same(system.processes("bwrap"), [])
-      const rows = readHistory(system, owner, "coder")
-      const started = rows.filter(row => row.type === "start").map(row => row.run)
-      const done = rows.filter(row => row.type === "done").map(row => row.run)
-      t.same(
-        started.filter(run => !done.includes(run)),
-        [],
-        "every run has an end",
-      )
-      t.equal(new Set(started).size, started.length)
-    },
-  )
 })

@@ -56,7 +56,7 @@ t.test("a machine with a running view", async t => {
   )
 
   t.test(
-    "units.14 an agent with a malformed control answers each of 100 connections with one frame and never fails",
+    "units.14 units.25 (refusing) an agent with a malformed control answers each of 100 connections with one frame and never fails",
     async t => {
       const policy = system.read(`${await currentDir(system)}/agent/coder.d/mount`)
       await setControl(system, "coder", "mount", "no tabs\n")

@@ -219,7 +219,7 @@ t.test("a fresh machine", async t => {
   })
 
   t.test(
-    "units.25 (without the sessions of a damaged agent) status lines and limits are those of the specification",
+    "units.25 (mounted, ready, idle; all limits) status lines and limits are those of the specification",
     async t => {
       const line = async (unit: string) => (await system.show(unit, "StatusText")).StatusText
       const generation = (await currentDir(system)).split("/").pop()

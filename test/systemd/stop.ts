@@ -75,7 +75,7 @@ t.test("a machine with the enabled units", async t => {
   )
 
   t.test(
-    "units.15 a view of an unknown agent exits 69 and is tried once; a runtime that fails twenty times fails its socket until reset",
+    "units.15 units.25 (cannot mount) a view of an unknown agent exits 69 and is tried once; a runtime that fails twenty times fails its socket until reset",
     async t => {
       const started = await system.systemctl("start", "cortexfs@nobody")
       t.equal(started.code, 1)
