@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { chmodSync, chownSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"

@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { readdirSync, readlinkSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"

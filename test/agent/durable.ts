@@ -1,3 +1,4 @@
+// needs: root fuse bwrap strace
 import { type ChildProcess, spawn } from "node:child_process"
 import { once } from "node:events"
 import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs"

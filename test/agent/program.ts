@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { chownSync, existsSync, mkdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import t, { type Test } from "tap"

@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { appendFileSync, readFileSync, truncateSync } from "node:fs"
 import { join } from "node:path"
 import t, { type Test } from "tap"

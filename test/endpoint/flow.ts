@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { readFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"

@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { existsSync, readdirSync } from "node:fs"
 import t from "tap"
 import { makeStage, type Stage } from "../fixture/agent/stage.js"

@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import t from "tap"
 import { Peer } from "../fixture/agent/peer.js"
 import { untilRunning } from "../fixture/agent/process.js"

@@ -1,3 +1,4 @@
+// needs: root fuse bwrap
 import { execFileSync } from "node:child_process"
 import { existsSync } from "node:fs"
 import { join } from "node:path"
