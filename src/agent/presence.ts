@@ -4,6 +4,7 @@ import { formatRow } from "../abi/json.js"
 import type { AgentStatus } from "../abi/status.js"
 import { formatTs } from "../abi/time.js"
 import { replaceFile } from "../store/file.js"
+import { issueReceipt, type UnitReceipt } from "../store/receipt.js"
 
 /**
  * The agent's `status`, `pid` and `log`: summaries for people, never identity, so they are written without sync and a
@@ -31,6 +32,18 @@ export class Presence {
       this.shown = status
     } catch (e) {
       this.log(`status ${status} not written: ${(e as NodeJS.ErrnoException).code ?? "EIO"}`)
+    }
+  }
+
+  /**
+   * Issues the receipt of this launch; `unit` runs it, if one does. Without a receipt nobody can stop the agent by it, so
+   * a failure is logged and no more. agent-runtime 16
+   */
+  issue(unit: UnitReceipt | undefined): void {
+    try {
+      issueReceipt(this.controlDir, unit)
+    } catch (e) {
+      this.log(`receipt not written: ${(e as NodeJS.ErrnoException).code ?? "EIO"}`)
     }
   }
 

@@ -6,6 +6,7 @@ import { agentMountPath, systemAgentSocket } from "../abi/path.js"
 import { describeFailure } from "../agent/frame.js"
 import { type Host, listProtected } from "../agent/host.js"
 import { checkOwner, type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
+import { findUnit } from "../agent/launch.js"
 import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
@@ -158,6 +159,7 @@ class Service {
     await this.runtime.recover()
     this.server = new Server(this.listener, this.runtime, this.isSystem, () => this.change(), log)
     log(`agent ${this.host.name} ready`)
+    this.presence?.issue(findUnit(this.host.name))
     this.presence?.show("ready")
     this.supervision.start(this.load())
     this.change()

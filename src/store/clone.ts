@@ -13,12 +13,15 @@ import {
   symlinkSync,
 } from "node:fs"
 import { CtxError } from "../abi/error.js"
+import { CONTROL_MAX } from "../abi/limit.js"
 import { copyRange, reflink, utimensat } from "../native/sys.js"
-import { writeAll } from "./file.js"
+import { readWhole, writeAll } from "./file.js"
+import { reissueReceipt } from "./receipt.js"
 import { at, DEPTH_MAX, hasMountBelow, listNames, openDirAt, statAt } from "./walk.js"
 
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants
 const LOG_MAX = 1024 * 1024
+const META = /^agent\/[^/]+\.d\/meta\.json$/
 const KEPT_BITS = 0o1777n
 
 interface Place {
@@ -56,6 +59,13 @@ function readNewest(srcFd: number, size: number): Buffer {
   return lf < 0 ? Buffer.alloc(0) : tail.subarray(lf + 1, got)
 }
 
+/** What is carried of an agent's meta.json instead of its bytes. The directories are the parents of both files. */
+function readReissued(place: Place, srcFd: number, path: string, size: number): Buffer | undefined {
+  if (!META.test(path) || size > CONTROL_MAX) return undefined
+  const [from, to] = [fstatSync(place.srcFd, { bigint: true }), fstatSync(place.dstFd, { bigint: true })]
+  return reissueReceipt(readWhole(srcFd, CONTROL_MAX, path), from, to)
+}
+
 function cloneFile(place: Place, name: Buffer, path: string): void {
   const srcFd = openSync(at(place.srcFd, name), O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
   try {
@@ -64,7 +74,9 @@ function cloneFile(place: Place, name: Buffer, path: string): void {
     const dstFd = openSync(at(place.dstFd, name), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600)
     try {
       const size = Number(stat.size)
-      if (size > LOG_MAX && /^(?:agent|tool)\/[^/]+\.d\/log$/.test(path)) writeAll(dstFd, readNewest(srcFd, size))
+      const reissued = readReissued(place, srcFd, path, size)
+      if (reissued) writeAll(dstFd, reissued)
+      else if (size > LOG_MAX && /^(?:agent|tool)\/[^/]+\.d\/log$/.test(path)) writeAll(dstFd, readNewest(srcFd, size))
       else if (size > 0 && !reflink(dstFd, srcFd)) copyRange(srcFd, dstFd, size)
       keepFacts(dstFd, stat)
     } finally {
