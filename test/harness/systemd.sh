@@ -8,9 +8,11 @@
 # STATE is a directory of the caller's own, made by him, removed here. In it lie, made by the caller:
 #   project    text: absolute path of the built checkout
 #   install/   what is copied over / of the instance before the boot
-#   enabled    text, may be absent: units that the preset of the package is applied to
+#   preset     text, may be absent: units that the preset of the package is applied to
+#   enable     text, may be absent: units that are enabled besides
 # Nothing of this touches the host but a cgroup and STATE: every mount lies in a namespace that dies with the instance.
 set -euo pipefail
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
 readonly SELF=$(readlink -f "${BASH_SOURCE[0]}")
 readonly POWER_OFF_SECONDS=20
@@ -104,7 +106,9 @@ enter() { # STATE
   cp -r --no-preserve=ownership "$state/install/." "$root/"
   chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin node /mnt/project/scripts/install.js /usr >&2
   chroot "$root" systemd-sysusers >&2
-  if [ -e "$state/enabled" ]; then xargs -r chroot "$root" systemctl --quiet preset <"$state/enabled" >&2; fi
+  for place in preset enable; do
+    if [ -e "$state/$place" ]; then xargs -r chroot "$root" systemctl --quiet "$place" -- <"$state/$place" >&2; fi
+  done
 
   read -r pid _ </proc/self/stat # still the proc of the host: its number for this process
   cd "$root"
@@ -151,6 +155,19 @@ wait_end() { # PID SECONDS
   done
 }
 
+# What instances left whose keepers were killed too.
+sweep() { # STATE CGROUP
+  local old pid
+  for old in "${1%-*}"-*/keeper; do
+    pid=$(cat "$old" 2>/dev/null) || continue
+    [ -d "/proc/$pid" ] || rm -rf --one-file-system "${old%/keeper}"
+  done
+  for old in "${2%-*}"-*/; do
+    pid=${old%/}
+    [ -d "/proc/${pid##*-}" ] || find "$old" -depth -type d -exec rmdir {} + 2>/dev/null || true
+  done
+}
+
 remove() { # STATE CGROUP
   local i
   if [ -w "$2/cgroup.kill" ]; then echo 1 >"$2/cgroup.kill"; fi
@@ -168,6 +185,8 @@ keep() { # STATE
   cgroup=$(make_cgroup "cortexfs-test-$$")
   trap 'remove "$state" "$cgroup"' EXIT
   trap '' INT TERM HUP
+  echo "$$" >"$state/keeper"
+  sweep "$state" "$cgroup"
   # Should this process be killed, the kernel ends unshare, unshare PID 1, and PID 1 everything.
   setpriv --pdeathsig KILL unshare --pid --fork --kill-child=KILL -- "$SELF" namespaces "$state" "$cgroup" </dev/null &
   job=$!
@@ -179,8 +198,13 @@ keep() { # STATE
   echo "pid $pid"
   cat >/dev/null
   if ! has_ended "$pid"; then
-    kill -RTMIN+4 "$pid" # systemd's word for: power off
-    wait_end "$pid" "$POWER_OFF_SECONDS" || {
+    # systemd's word for: power off. Said again, since a PID 1 that has just begun does not hear it.
+    local i
+    for ((i = 0; i < POWER_OFF_SECONDS; i++)); do
+      kill -RTMIN+4 "$pid" 2>/dev/null || true
+      ! wait_end "$pid" 1 || break
+    done
+    has_ended "$pid" || {
       echo killed
       kill -KILL "$pid"
       wait_end "$pid" 10 || true

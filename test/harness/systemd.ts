@@ -21,6 +21,7 @@ import { ROOT } from "./product.js"
 import { asUser, cleanEnv, type Ended, type RunOptions, runProgram, startProgram } from "./program.js"
 
 const BOOT_MS = 60_000
+export const KEEPER = join(ROOT, "test/harness/systemd.sh")
 /** Where each directory of the repository's units/ is installed. */
 const INSTALLED = {
   ".": "usr/lib/systemd/system",
@@ -55,6 +56,8 @@ export interface BootOptions {
   files?: Record<string, string>
   /** Applies the preset of the package, so that the enabled units start at boot. */
   isEnabled?: boolean
+  /** Units that are enabled besides. */
+  enable?: string[]
 }
 
 /** A booted machine. Paths are those inside unless said otherwise. */
@@ -226,7 +229,8 @@ export class System {
   }
 }
 
-function makeState(options: BootOptions): string {
+/** The directory by which `systemd.sh keep` is told what to boot; it removes it. */
+export function makeState(options: BootOptions): string {
   const state = mkdtempSync(join(tmpdir(), "cortexfs-system-"))
   const install = join(state, "install")
   mkdirSync(install)
@@ -236,14 +240,17 @@ function makeState(options: BootOptions): string {
     writeFileSync(join(install, path), text)
   }
   writeFileSync(join(state, "project"), ROOT)
-  if (options.isEnabled) writeFileSync(join(state, "enabled"), `${listUnits().join("\n")}\n`)
+  // xargs takes a backslash for a quote.
+  const list = (units: string[]) => units.map(unit => `'${unit}'\n`).join("")
+  if (options.isEnabled) writeFileSync(join(state, "preset"), list(listUnits()))
+  if (options.enable) writeFileSync(join(state, "enable"), list(options.enable))
   return state
 }
 
 /** Boots a machine; resolves when its manager has nothing more to do. Throws with what it said when it does not come up. */
 export async function bootSystem(options: BootOptions = {}): Promise<System> {
   const state = makeState(options)
-  const keeper = spawn(join(ROOT, "test/harness/systemd.sh"), ["keep", state], {
+  const keeper = spawn(KEEPER, ["keep", state], {
     env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
     cwd: "/",
     detached: true,
