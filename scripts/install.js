@@ -1,6 +1,8 @@
-// Installs the built product: `node scripts/install.js PREFIX`. The layout is the one a package has:
-// PREFIX/lib/cortexfs/{bin,dist,node_modules,build/Release,package.json,…} and links in PREFIX/bin. Everything in it can
-// be read by every user, whatever the umask, and its programs do not depend on the directory it was installed from.
+// Installs the built product: `[DESTDIR=DIR] node scripts/install.js PREFIX`. The layout is the one a package has:
+// PREFIX/lib/cortexfs/{bin,dist,node_modules,build/Release,package.json,…}, links in PREFIX/bin, and beside them units,
+// account, directories, preset, polkit rule, manual pages, completions, documents. Everything in it can be read by every
+// user, whatever the umask, and its programs do not depend on the directory it was installed from. With DESTDIR all is
+// put below that directory, and names itself as it will lie without.
 import {
   chmodSync,
   constants,
@@ -20,9 +22,25 @@ import {
 } from "node:fs"
 import { dirname, join, resolve } from "node:path"
 import { fileURLToPath } from "node:url"
+import { gzipSync } from "node:zlib"
+import { formatBash, formatZsh } from "./completion.js"
+import { formatPages } from "./man.js"
 
 const NATIVE = ["cortexfs.node", "cortexfs-enter"]
 const DATA = ["package.json", "oclif.manifest.json", "LICENSE", "README.md"]
+/** Packages that only the build of the addon needs. */
+const BUILD_PACKAGES = ["node-addon-api", "node-gyp"]
+/** Where each directory of units/ is installed below the prefix. */
+const UNIT_DIRS = {
+  ".": "lib/systemd/system",
+  user: "lib/systemd/user",
+  "sysusers.d": "lib/sysusers.d",
+  "tmpfiles.d": "lib/tmpfiles.d",
+  "system-preset": "lib/systemd/system-preset",
+  "user-preset": "lib/systemd/user-preset",
+  "rules.d": "share/polkit-1/rules.d",
+}
+const UNIT = /\.(target|service|socket|timer|conf|preset|rules)$/
 /** Bytes the kernel reads of an interpreter line. */
 const LINE_MAX = 255
 
@@ -59,20 +77,39 @@ function copy(from, to, isWanted = () => true) {
 }
 
 /**
- * Paths of the packages that the product needs at run time, from the lockfile.
+ * Paths of the packages that the product needs at run time, from the lockfile: all that its dependencies lead to, but
+ * not what only the build of the addon needs.
  * @param {string} from
  * @returns {string[]} relative, such as `node_modules/ajv`
  */
 function listPackages(from) {
-  const lock = JSON.parse(readFileSync(join(from, "package-lock.json"), "utf8"))
-  return Object.entries(lock.packages)
-    .filter(([path, entry]) => path !== "" && !entry.dev && !entry.devOptional)
-    .filter(([path, entry]) => {
-      if (existsSync(join(from, path))) return true
-      if (entry.optional || entry.peer) return false
-      throw new Error(`${path} is missing: run npm ci`)
-    })
-    .map(([path]) => path)
+  const { packages } = JSON.parse(readFileSync(join(from, "package-lock.json"), "utf8"))
+  const found = new Set()
+  // As Node.js looks a package up: beside the one that asks, then further out.
+  const find = (name, asker) => {
+    for (let place = asker; ; place = place.slice(0, Math.max(0, place.lastIndexOf("node_modules/") - 1))) {
+      const path = `${place && `${place}/`}node_modules/${name}`
+      if (packages[path]) return path
+      if (place === "") return undefined
+    }
+  }
+  const visit = (names, asker, isNeeded) => {
+    for (const name of names) {
+      const path = find(name, asker)
+      if (found.has(path)) continue
+      if (path === undefined || !existsSync(join(from, path))) {
+        if (isNeeded) throw new Error(`${path ?? name} is missing: run npm ci`)
+        continue
+      }
+      found.add(path)
+      const { dependencies, optionalDependencies, peerDependencies } = packages[path]
+      visit(Object.keys(dependencies ?? {}), path, true)
+      visit(Object.keys({ ...optionalDependencies, ...peerDependencies }), path, false)
+    }
+  }
+  const wanted = Object.keys(packages[""].dependencies ?? {}).filter(name => !BUILD_PACKAGES.includes(name))
+  visit(wanted, "", true)
+  return [...found].sort()
 }
 
 /**
@@ -145,24 +182,27 @@ function fill(lib, from, libRoot) {
 /**
  * Installs the product that is built in `from` below `prefix`, in place of one that is there. The old one stays whole
  * until the new one is.
- * @param {{prefix: string, from: string}} options absolute paths
- * @returns {{libRoot: string, bin: string}} the directory with dist/, and the one with the links to the programs
+ * @param {{prefix: string, from: string, destDir?: string}} options absolute paths; with `destDir` the files are put
+ *   below it, for `prefix`
+ * @returns {{libRoot: string, bin: string}} the directory with dist/, and the one with the links to the programs, both
+ *   without `destDir`
  */
-export function installProduct({ prefix, from }) {
+export function installProduct({ prefix, from, destDir = "" }) {
   const libRoot = join(prefix, "lib/cortexfs")
   const bin = join(prefix, "bin")
-  const stage = join(prefix, `lib/.cortexfs-new-${process.pid}`)
-  const old = join(prefix, `lib/.cortexfs-old-${process.pid}`)
-  makeDir(join(prefix, "lib"))
-  makeDir(bin)
+  const at = path => (destDir === "" ? path : join(destDir, path))
+  const stage = at(join(prefix, `lib/.cortexfs-new-${process.pid}`))
+  const old = at(join(prefix, `lib/.cortexfs-old-${process.pid}`))
+  makeDir(at(join(prefix, "lib")))
+  makeDir(at(bin))
   try {
     const programs = fill(stage, from, libRoot)
-    if (existsSync(libRoot)) renameSync(libRoot, old)
-    renameSync(stage, libRoot)
+    if (existsSync(at(libRoot))) renameSync(at(libRoot), old)
+    renameSync(stage, at(libRoot))
     for (const name of programs) {
-      const temp = join(bin, `.${name}-${process.pid}`)
+      const temp = at(join(bin, `.${name}-${process.pid}`))
       symlinkSync(`../lib/cortexfs/bin/${name}`, temp)
-      renameSync(temp, join(bin, name))
+      renameSync(temp, at(join(bin, name)))
     }
   } finally {
     for (const path of [stage, old]) rmSync(path, { recursive: true, force: true })
@@ -170,14 +210,62 @@ export function installProduct({ prefix, from }) {
   return { libRoot, bin }
 }
 
+/**
+ * Writes a file in one step, 0644, and the directories above it.
+ * @param {string} path
+ * @param {string | Buffer} data
+ */
+function put(path, data) {
+  const temp = join(dirname(path), `.cortexfs-new-${process.pid}`)
+  makeDir(dirname(path))
+  writeFileSync(temp, data)
+  chmodSync(temp, 0o644)
+  renameSync(temp, path)
+}
+
+/**
+ * Installs what the host's own programs read: units, account, directories, presets, polkit rule, manual pages,
+ * completions, documents. Programs and documents that a unit names are those below `prefix`.
+ * @param {{prefix: string, from: string, destDir?: string}} options as for `installProduct`
+ */
+export function installSystem({ prefix, from, destDir = "" }) {
+  const at = path => join(destDir, prefix, path)
+  for (const [dir, to] of Object.entries(UNIT_DIRS)) {
+    if (!existsSync(join(from, "units", dir))) continue
+    for (const name of readdirSync(join(from, "units", dir)).filter(name => UNIT.test(name))) {
+      const text = readFileSync(join(from, "units", dir, name), "utf8")
+      const own = text
+        .replace(/\/usr\/bin\/(?=ctx\b|cortexfs-)/g, `${join(prefix, "bin")}/`)
+        .replaceAll("/usr/share/doc/cortexfs", join(prefix, "share/doc/cortexfs"))
+      put(at(join(to, name)), own)
+    }
+  }
+  const manifest = JSON.parse(readFileSync(join(from, "oclif.manifest.json"), "utf8"))
+  const product = JSON.parse(readFileSync(join(from, "package.json"), "utf8"))
+  for (const [name, text] of formatPages(manifest, product)) {
+    // Like gzip -n: without name and time.
+    put(at(`share/man/man1/${name}.gz`), gzipSync(text, { level: 9 }))
+  }
+  put(at("share/bash-completion/completions/ctx"), formatBash(manifest, product))
+  put(at(`share/zsh/${prefix === "/usr" ? "vendor-completions" : "site-functions"}/_ctx`), formatZsh(manifest, product))
+  const doc = "share/doc/cortexfs"
+  rmSync(at(doc), { recursive: true, force: true })
+  for (const name of ["README.md", "CHANGELOG.md"]) put(at(join(doc, name)), readFileSync(join(from, name)))
+  put(at(join(doc, "copyright")), readFileSync(join(from, "packaging/copyright")))
+  copy(join(from, "spec"), at(join(doc, "spec")))
+}
+
 if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
   if (process.argv.length !== 3 || process.argv[2]?.startsWith("-")) {
     process.stderr.write("usage: node scripts/install.js PREFIX\n")
     process.exit(2)
   }
-  const installed = installProduct({
+  const options = {
     prefix: resolve(process.argv[2] ?? ""),
     from: dirname(dirname(fileURLToPath(import.meta.url))),
-  })
+    destDir: process.env.DESTDIR ? resolve(process.env.DESTDIR) : "",
+  }
+  const installed = installProduct(options)
+  installSystem(options)
   process.stdout.write(`installed ${installed.libRoot}\n`)
 }

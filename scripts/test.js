@@ -30,6 +30,7 @@ const NEEDS = {
   git: () => findProgram("git") !== undefined,
   socat: () => findProgram("socat") !== undefined,
   systemd: canBootSystemd,
+  dpkg: () => ["dpkg", "dpkg-deb"].every(findProgram),
   polkit: () => existsSync("/usr/lib/polkit-1/polkitd") && findProgram("dbus-daemon") !== undefined,
 }
 

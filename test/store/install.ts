@@ -32,6 +32,15 @@ function walk(dir: string, see: (path: string) => void): void {
   }
 }
 
+/** Directory of a package as Node.js finds it from `from`, which lies in an installed product. */
+function findPackage(from: string, name: string): string {
+  for (let dir = from; dir !== "/"; dir = join(dir, "..")) {
+    if (existsSync(join(dir, "node_modules", name, "package.json"))) return join(dir, "node_modules", name)
+    if (existsSync(join(dir, "oclif.manifest.json")) && existsSync(join(dir, "dist"))) break
+  }
+  throw new Error(`${from} does not find ${name}`)
+}
+
 test("an installed product is readable and runs for every user, whatever the umask", async t => {
   const { installProduct } = await loadInstaller()
   const prefix = join(makeDir(), "a", "prefix")
@@ -54,14 +63,32 @@ test("an installed product is readable and runs for every user, whatever the uma
   t.match(ended.stdout, /^abi=1\n/, ended.stderr)
 })
 
-test("an installed product has no package that only development needs", async t => {
+test("an installed product has no package that only development or the build of the addon needs", async t => {
   const { installProduct } = await loadInstaller()
   const { libRoot } = installProduct({ prefix: join(makeDir(), "prefix"), from: ROOT })
   const lock = JSON.parse(readFileSync(join(ROOT, "package-lock.json"), "utf8"))
-  for (const [path, entry] of Object.entries<{ dev?: boolean; optional?: boolean; peer?: boolean }>(lock.packages)) {
-    if (path === "" || entry.optional || entry.peer) continue
-    t.equal(existsSync(join(libRoot, path)), !entry.dev, path)
+  for (const [path, entry] of Object.entries<{ dev?: boolean }>(lock.packages)) {
+    if (path !== "" && entry.dev) t.notOk(existsSync(join(libRoot, path)), path)
   }
+  const ofBuild = ["node-addon-api", "node-gyp"]
+  for (const name of ofBuild) t.notOk(existsSync(join(libRoot, "node_modules", name)), name)
+  // All that is left finds what it depends on, each from its own place.
+  const visited = new Set<string>()
+  const visit = (names: string[], from: string) => {
+    for (const name of names) {
+      const dir = findPackage(from, name)
+      if (visited.has(dir)) continue
+      visited.add(dir)
+      const { dependencies } = JSON.parse(readFileSync(join(dir, "package.json"), "utf8"))
+      visit(Object.keys(dependencies ?? {}), dir)
+    }
+  }
+  const { dependencies } = JSON.parse(readFileSync(join(libRoot, "package.json"), "utf8"))
+  visit(
+    Object.keys(dependencies).filter(name => !ofBuild.includes(name)),
+    libRoot,
+  )
+  t.ok(visited.size > 10)
 })
 
 test("a second installation replaces the first and leaves nothing of it", async t => {
