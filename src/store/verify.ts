@@ -20,7 +20,8 @@ function fault(path: string, why: string): CtxError {
   return new CtxError("EINVAL", `${path}: ${why}`, { path })
 }
 
-function verifyAgent(tree: Tree, name: string): void {
+/** An agent as validity needs it: an executable, well-formed required controls. Errors: `EINVAL` naming the path. */
+export function verifyAgent(tree: Tree, name: string): void {
   const path = `agent/${name}`
   const program = tree.find(path)
   if (program?.kind !== "file" || (program.mode & 0o111) === 0) throw fault(path, "no executable file")

@@ -25,7 +25,9 @@ const COMMANDS = [
   "ping",
   "root",
   "status",
+  "storage list",
   "storage update",
+  "storage verify",
   "validate",
   "which",
 ]
