@@ -1,16 +1,24 @@
-// Compiles src/ to dist/ from nothing, so that a removed module cannot linger, and copies the data files beside the code.
+// Compiles src/ from nothing, so that a removed module cannot linger, copies the data files beside the code, and then
+// puts the whole in place of dist/ by renames, so that whoever runs from there meets the old or the new product.
 import { spawnSync } from "node:child_process"
-import { cpSync, rmSync } from "node:fs"
+import { cpSync, mkdirSync, renameSync, rmSync } from "node:fs"
 import { createRequire } from "node:module"
 import { root } from "./setup.js"
 
-rmSync(`${root}/dist`, { recursive: true, force: true })
-rmSync(`${root}/build/tsc.tsbuildinfo`, { force: true })
+const made = `${root}/build/dist-${process.pid}`
+const old = `${made}.old`
 const tsc = createRequire(import.meta.url).resolve("typescript/bin/tsc")
-const compiled = spawnSync(process.execPath, [tsc, "-p", "tsconfig.json"], { cwd: root, stdio: "inherit" })
-if (compiled.status === 0)
-  cpSync(`${root}/src`, `${root}/dist`, {
-    recursive: true,
-    filter: path => !path.endsWith(".ts"),
-  })
+const args = ["-p", "tsconfig.json", "--outDir", made, "--incremental", "false", "--tsBuildInfoFile", "null"]
+mkdirSync(`${root}/build`, { recursive: true })
+const compiled = spawnSync(process.execPath, [tsc, ...args], { cwd: root, stdio: "inherit" })
+if (compiled.status === 0) {
+  cpSync(`${root}/src`, made, { recursive: true, filter: path => !path.endsWith(".ts") })
+  try {
+    renameSync(`${root}/dist`, old)
+  } catch (error) {
+    if (error.code !== "ENOENT") throw error
+  }
+  renameSync(made, `${root}/dist`)
+}
+for (const path of [made, old]) rmSync(path, { recursive: true, force: true })
 process.exit(compiled.status ?? 1)

@@ -2,7 +2,7 @@
 // Only Node's own modules are used, since this runs before anything is installed. Everything is told on stderr.
 import { spawnSync } from "node:child_process"
 import { accessSync, constants, existsSync, readdirSync, statSync } from "node:fs"
-import { dirname, join } from "node:path"
+import { dirname, join, resolve } from "node:path"
 import { fileURLToPath } from "node:url"
 
 export const root = dirname(dirname(fileURLToPath(import.meta.url)))
@@ -75,8 +75,11 @@ export function ensurePackages(purposes) {
   }
 }
 
-/** Newest modification time in ms of the files below the given paths that exist. @param {string[]} paths */
-function newest(paths) {
+/**
+ * Newest modification time in ms of the files below the given paths that exist, relative to the checkout; 0 for none.
+ * @param {string[]} paths
+ */
+export function newest(paths) {
   let time = 0
   const visit = path => {
     const stat = statSync(path, { throwIfNoEntry: false })
@@ -84,7 +87,7 @@ function newest(paths) {
     if (stat.isDirectory()) for (const name of readdirSync(path)) visit(join(path, name))
     else time = Math.max(time, stat.mtimeMs)
   }
-  for (const path of paths) visit(join(root, path))
+  for (const path of paths) visit(resolve(root, path))
   return time
 }
 
@@ -100,7 +103,7 @@ const hasProduct = () => newest(["dist"]) >= newest(["src", "tsconfig.json", "pa
 /** Installs the node modules of the lockfile (which builds the addon), builds the addon, compiles: what is not up to date. */
 function build() {
   if (!hasModules()) {
-    say("set-up: npm ci")
+    say("set-up: npm ci, which builds the addon too (about a minute)")
     const npm = process.env.npm_execpath
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("npm_")))
     const [command, ...first] = npm && existsSync(npm) ? [process.execPath, npm] : ["npm"]

@@ -5,29 +5,44 @@ import { spawn, spawnSync } from "node:child_process"
 import {
   accessSync,
   chmodSync,
-  chownSync,
+  closeSync,
   constants,
-  cpSync,
   existsSync,
-  lstatSync,
+  fchmodSync,
+  fchownSync,
+  fstatSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readdirSync,
   readFileSync,
+  readSync,
   statSync,
+  writeSync,
 } from "node:fs"
 import { tmpdir } from "node:os"
 import { dirname, join, resolve } from "node:path"
 import { installProduct } from "./install.js"
 import { findMountType, readStartTime } from "./reaper.js"
-import { ensureAll, root, SetupFault, say } from "./setup.js"
+import { ensureAll, newest, root, SetupFault, say } from "./setup.js"
 
+const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK } = constants
 const COPY_MAX = 64 * 1024 * 1024
+const USAGE = `usage: npm start -- [--keep] [TEXT...]
+  TEXT     what coder is asked; default "what is in README.md?"
+  --keep   stay up until Ctrl+C for ctx in a second terminal
+  CORTEXFS_STORAGE=DIR/storage in the environment keeps everything in DIR
+`
 const words = process.argv.slice(2)
 const isKept = words.includes("--keep")
 const text = words.filter(word => word !== "--keep").join(" ") || "what is in README.md?"
 const here = process.env.INIT_CWD ?? process.cwd()
 const isRoot = process.getuid() === 0
+
+if (words.some(word => word === "--help" || word === "-h")) {
+  process.stdout.write(USAGE)
+  process.exit(0)
+}
 
 /** Ends with one line and exit 1. */
 function fail(line) {
@@ -65,32 +80,53 @@ function canUse(owner, path) {
   return spawnSync(file, args, { cwd: "/" }).status === 0
 }
 
-/** Copies `from` to `to` without links, node_modules and .git, at most COPY_MAX bytes. Gives what was left out. */
+/**
+ * Copies the files and directories of `from` to `to`, which only the owner may enter: no links, node_modules, .git or
+ * build output, at most COPY_MAX bytes. Everything is opened without following a link, since somebody else may change
+ * the original meanwhile. Gives what was copied and left out.
+ */
 function copyWorkspace(from, to, owner) {
-  let sizeBytes = 0
-  let leftOut = 0
-  mkdirSync(to)
-  cpSync(from, to, {
-    recursive: true,
-    filter: (path, copy) => {
-      if (path === from) return true
-      const stat = lstatSync(path)
-      const isWanted = stat.isFile() ? sizeBytes + stat.size <= COPY_MAX : stat.isDirectory()
-      const isExcluded = /\/(node_modules|\.git|build|dist)$/.test(path) || copy.startsWith(`${path}/`)
-      if (!isWanted || isExcluded) {
-        leftOut++
-        return false
-      }
-      if (stat.isFile()) sizeBytes += stat.size
-      return true
-    },
-  })
-  const give = path => {
-    chownSync(path, owner.uid, owner.gid)
-    if (statSync(path).isDirectory()) for (const name of readdirSync(path)) give(join(path, name))
+  const count = { sizeBytes: 0, leftOut: 0 }
+  const give = fd => isRoot && fchownSync(fd, owner.uid, owner.gid)
+  const copyFile = (sourceFd, path, mode) => {
+    const fd = openSync(path, O_WRONLY | O_CREAT | O_EXCL, 0o600)
+    const part = Buffer.alloc(65536)
+    for (let size = 1; size > 0; ) {
+      size = readSync(sourceFd, part, 0, part.length, null)
+      count.sizeBytes += writeSync(fd, part, 0, Math.min(size, COPY_MAX - count.sizeBytes))
+    }
+    give(fd)
+    fchmodSync(fd, mode & 0o777)
+    closeSync(fd)
   }
-  if (isRoot) give(to)
-  return { sizeBytes, leftOut }
+  const copyDir = (dirFd, path) => {
+    mkdirSync(path, { mode: 0o700 })
+    for (const name of readdirSync(`/proc/self/fd/${dirFd}`)) {
+      const fd = isLeftOut(name) ? undefined : tryOpen(`/proc/self/fd/${dirFd}/${name}`)
+      const stat = fd === undefined ? undefined : fstatSync(fd)
+      if (stat?.isDirectory()) copyDir(fd, join(path, name))
+      else if (stat?.isFile() && count.sizeBytes + stat.size <= COPY_MAX) copyFile(fd, join(path, name), stat.mode)
+      else count.leftOut++
+      if (fd !== undefined) closeSync(fd)
+    }
+    const madeFd = openSync(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW)
+    give(madeFd)
+    closeSync(madeFd)
+  }
+  const fromFd = openSync(from, O_RDONLY | O_DIRECTORY)
+  copyDir(fromFd, to)
+  closeSync(fromFd)
+  return count
+}
+
+const isLeftOut = name => ["node_modules", ".git", "build", "dist"].includes(name)
+
+function tryOpen(path) {
+  try {
+    return openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
+  } catch {
+    return undefined
+  }
 }
 
 // ---- processes ---------------------------------------------------------------------------------------------------
@@ -130,9 +166,12 @@ function startServer(name, command, env) {
 }
 
 async function waitFor(child, what, isThere) {
-  for (let waitedMs = 0; !isThere(); waitedMs += 20) {
+  for (let waitedMs = 0; isLeaving || !isThere(); waitedMs += 20) {
+    if (isLeaving) await new Promise(() => {})
     if (child.exitCode !== null || child.signalCode !== null || waitedMs > 15_000) {
-      process.stderr.write(`cortexfs: ${what} did not come up: ${child.said.trim() || child.exitCode}\n`)
+      process.stderr.write(
+        `cortexfs: ${what} did not come up: ${child.said.trim() || child.exitCode || child.signalCode || "no answer"}\n`,
+      )
       return leave(1)
     }
     await new Promise(done => setTimeout(done, 20))
@@ -166,17 +205,18 @@ async function main() {
   const base = mkdtempSync(join(tmpdir(), "cortexfs-"))
   keepTrack({ dir: base })
   chmodSync(base, 0o755)
-  const prefix = join(base, "prefix")
-  await installProduct({ prefix, from: root })
-  say(`installed ${prefix}`)
+  // A kept storage keeps its programs beside it: its executables name them by absolute path.
+  const kept = process.env.CORTEXFS_STORAGE ? resolve(here, process.env.CORTEXFS_STORAGE) : undefined
+  const storage = kept ?? join(base, "data/storage")
+  mkdirSync(dirname(storage), { recursive: true, mode: isRoot ? 0o755 : 0o700 })
+  const prefix = kept ? join(dirname(kept), "prefix") : join(base, "prefix")
+  if (newest([join(prefix, "lib/cortexfs/dist")]) < newest(["dist", "build/Release/cortexfs.node"])) {
+    await installProduct({ prefix, from: root })
+    say(`installed ${prefix}`)
+  }
   const bin = name => join(prefix, "bin", name)
-
-  const storage = process.env.CORTEXFS_STORAGE
-    ? resolve(here, process.env.CORTEXFS_STORAGE)
-    : join(base, "data/storage")
-  if (!process.env.CORTEXFS_STORAGE) mkdirSync(dirname(storage), { mode: isRoot ? 0o755 : 0o700 })
   const ownerFlag = isRoot ? ["--owner", String(owner.uid)] : []
-  const update = spawnSync(bin("ctx"), ["storage", "update", ...ownerFlag, storage], {
+  const update = spawnSync(bin("ctx"), ["storage", "update", "--prune", ...ownerFlag, storage], {
     encoding: "utf8",
     env: environment(),
   })
@@ -234,14 +274,17 @@ async function main() {
 
   if (isKept && code === 0) {
     const identity = isRoot ? `setpriv --reuid=${owner.uid} --regid=${owner.gid} --clear-groups ` : ""
-    const line = `${identity}env CTX_ROOT=${host} ${bin("ctx")}`
-    say(`\nup until Ctrl+C; in a second terminal:\n  ${line} agent send coder "list the files here"`)
+    say("\nup until Ctrl+C; in a second terminal:")
+    say(`  alias ctx='${identity}env CTX_ROOT=${host} ${bin("ctx")}'`)
+    say(`  ctx agent send coder --workspace ${workspace} "what is in README.md?"`)
     await new Promise(done => {
       onSignal = done
       for (const server of [hostServer, viewServer, runtime])
         server.once("exit", () => {
           if (isLeaving) return
-          process.stderr.write(`cortexfs: ${server.name} ended: ${server.said.trim()}\n`)
+          process.stderr.write(
+            `cortexfs: ${server.name} ended (${server.exitCode ?? server.signalCode}): ${server.said.trim().split("\n").pop()}\n`,
+          )
           code = 1
           done()
         })

@@ -4,8 +4,8 @@ import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileS
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import t from "tap"
-import { makeDir, OWNER, ROOT } from "../harness/product.js"
-import { runProgram, startProgram } from "../harness/program.js"
+import { makeDir, OTHER, OWNER, ROOT } from "../harness/product.js"
+import { cleanEnv, runProgram, startProgram, stopProgram } from "../harness/program.js"
 
 const README = "# Fields\n\nThree fields of rye.\n"
 
@@ -57,6 +57,38 @@ t.test("a workspace that the owner cannot use is copied, and that is said", asyn
   t.match(stderr, "working on a copy")
   t.match(stdout, "Three fields of rye.")
   t.same(findTraces(), before)
+})
+
+t.test("the copy of a closed workspace is open to the owner only", async t => {
+  const workspace = await makeWorkspace(0, 0o700)
+  const child = startProgram([...command, "--keep"], { cwd: workspace, stdio: ["ignore", "ignore", "pipe"] })
+  let stderr = ""
+  child.stderr!.setEncoding("utf8").on("data", text => (stderr += text))
+  for (let waitedMs = 0; !stderr.includes("second terminal") && waitedMs < 60_000; waitedMs += 50)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  const copy = /--workspace (\S+)/.exec(stderr)![1]!
+  const { code } = await runProgram(["cat", join(copy, "README.md")], { uid: OTHER })
+  t.equal(code, 1, "another uid cannot read it")
+  t.equal((await runProgram(["cat", join(copy, "README.md")], { uid: 65534 })).stdout, README)
+  t.equal(await stopProgram(child, "SIGINT", 20_000), 0)
+})
+
+t.test("a kept storage is neither rolled nor grown by the next start", async t => {
+  const workspace = await makeWorkspace(OWNER)
+  const dir = makeDir()
+  const env = cleanEnv({ CORTEXFS_STORAGE: join(dir, "kept/storage") })
+  for (let i = 0; i < 2; i++) {
+    const { code, stderr } = await runProgram(command, { cwd: workspace, env, timeoutMs: 120_000 })
+    t.equal(code, 0, stderr)
+  }
+  t.equal(readdirSync(join(dir, "kept/storage/generations")).length, 1)
+  t.match(readFileSync(join(dir, `kept/home/${OWNER}/agent/coder/session/default/state`), "utf8"), "done")
+})
+
+t.test("help is printed, not asked", async t => {
+  const { code, stdout } = await runProgram([...command, "--help"])
+  t.equal(code, 0)
+  t.match(stdout, /^usage: npm start/)
 })
 
 t.test("a main job killed by SIGKILL leaves no mount, process or file", async t => {
