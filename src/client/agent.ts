@@ -38,14 +38,17 @@ export async function openAgent(places: Places, agent: string): Promise<Socket> 
 
 /**
  * Sends one request, closes the write side (no question can be answered any more) and yields each reply line with its
- * frame. Errors: those of `openAgent`, EIO for a reply that is no JSON object or a broken connection.
+ * frame. `onOpen` is called when there is a connection, before anything is sent.
+ * Errors: those of `openAgent`, EIO for a reply that is no JSON object or a broken connection.
  */
 export async function* askAgent(
   places: Places,
   agent: string,
   request: object,
+  onOpen?: () => void,
 ): AsyncGenerator<{ line: Buffer; frame: ReplyFrame }> {
   const socket = await openAgent(places, agent)
+  onOpen?.()
   sendRequest(socket, request)
   socket.end()
   for await (const line of readLines(socket)) yield { line, frame: parseReply(line, `agent/${agent}`) }

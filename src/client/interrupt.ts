@@ -1,21 +1,37 @@
-// Ctrl-C while a run goes on.
+// Signals: what ends ctx, and Ctrl-C while a run goes on.
 
 /**
- * Turns the first SIGINT into a cancel of the run, as soon as its id is known, and the second into exit 130 at once.
- * Implements ctx-coreutils 2.7.
+ * Lets SIGINT and SIGTERM end this process by themselves, as SIGHUP does: only then do they also end a process whose
+ * one thread waits for a mount that does not answer. Node.js has handlers of its own, which a wait in the kernel never
+ * gets to; a handler that is taken away again leaves the default. Implements ctx-coreutils 2.7.
+ */
+export function letSignalsEnd(): void {
+  const nothing = (): void => {}
+  for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, nothing).removeListener(name, nothing)
+}
+
+/**
+ * Turns the first SIGINT into a cancel of the run, as soon as its id is known; the second ends the process, as it does
+ * every other command. Implements ctx-coreutils 2.7.
  */
 export class Interrupt {
   #run: string | undefined
   #isAsked = false
   #isSent = false
+  #isOn = false
 
   readonly #cancel: (run: string) => Promise<unknown>
 
   /** `cancel` asks for the end of a run; what it rejects with is dropped, since the run's own connection tells. */
   constructor(cancel: (run: string) => Promise<unknown>) {
     this.#cancel = cancel
-    process.on("SIGINT", () => {
-      if (this.#isAsked) process.exit(130)
+  }
+
+  /** Begins to listen: from here on there may be a run. Until then the first SIGINT ends the process. */
+  start(): void {
+    if (this.#isOn) return
+    this.#isOn = true
+    process.once("SIGINT", () => {
       this.#isAsked = true
       this.#send()
     })

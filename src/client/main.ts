@@ -5,6 +5,7 @@ import { Config } from "@oclif/core/config"
 import { withStandIns } from "./account.js"
 import { CtxCommand, failureContext, hasFlag } from "./command.js"
 import { describeFailure, failureJson, formatFailure, usageError } from "./failure.js"
+import { letSignalsEnd } from "./interrupt.js"
 import { findNearest } from "./nearest.js"
 import { endOnClosedOutput, writeErr, writeJson, writeOut } from "./output.js"
 import type { StartOptions } from "./start.js"
@@ -18,8 +19,7 @@ const PLUGIN_WORDS = ["help", "autocomplete"]
  */
 export async function runCtx(argv: readonly string[], options: StartOptions): Promise<void> {
   endOnClosedOutput()
-  process.on("SIGTERM", () => process.exit(143))
-  process.on("SIGHUP", () => process.exit(129))
+  letSignalsEnd()
   process.on("uncaughtException", error => {
     const failure = describeFailure(error)
     writeErr(formatFailure(failure))

@@ -39,7 +39,7 @@ export default class Resume extends CtxCommand {
     const rows: ReplyFrame[] = []
     let end: ReplyFrame | undefined
     const request = { op: "resume", ...place, after, follow: flags.follow || undefined }
-    for await (const { line, frame } of askAgent(places, agent, request)) {
+    for await (const { line, frame } of askAgent(places, agent, request, () => interrupt?.start())) {
       if (frame.type === "error" && frame.run === undefined) throw frameError(frame, agent, session)
       if (flags.raw) await writeRaw(Buffer.concat([line, Buffer.from("\n")]))
       else if (this.jsonEnabled()) rows.push(frame)

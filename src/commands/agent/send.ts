@@ -72,7 +72,7 @@ export default class Send extends CtxCommand {
     const reader = new RunReader(async text => (isQuiet ? undefined : writeRaw(text)))
     const interrupt = new Interrupt(run => askOnce(places, agent, { op: "cancel", id: run, ...cancelPlace(place) }))
     const follow = async (ask: object): Promise<void> => {
-      for await (const { line, frame } of askAgent(places, agent, ask)) {
+      for await (const { line, frame } of askAgent(places, agent, ask, () => interrupt.start())) {
         if (flags.raw) await writeRaw(Buffer.concat([line, LF]))
         await reader.take(frame)
         interrupt.setRun(reader.run)
