@@ -1,25 +1,42 @@
 // What the two files of a session prove: claims, unfinished runs, contradictions (session-abi 6.2, 11, 12).
 import { type DoneStatus, showDoneStatus } from "../abi/status.js"
 import { type Claim, claimOf } from "./claim.js"
-import type { EventRow, MessageRow } from "./row.js"
+import { type EventRow, isKnownEvent, type MessageRow } from "./row.js"
+import { stampOf } from "./same.js"
 import type { Span } from "./scan.js"
 
 interface Run {
   claim: Claim
+  /** The run whose user row comes before this one's. */
+  before?: Run
   start?: Span
   done?: Span
   status?: DoneStatus
   /** The last event of the run is an `error` `EINTR`. */
   isInterrupted: boolean
+  /** Stamps of the tool and assistant rows, dropped with `done`; how many of them have their event. */
+  rows?: number[]
+  told: number
+  /** An assistant row ends the rows of a run. */
+  isAnswered: boolean
+  /** A repair set aside events while the run had no `done`: its rows may lack theirs. */
+  isRepaired: boolean
   /** Ids of questions without a result. */
   open?: Set<string>
 }
 
-/** Facts of one session, built row by row: all of `messages.jsonl` first, then `events.jsonl`. Memory grows with the runs. */
+/**
+ * Facts of one session, built row by row: all of `messages.jsonl` first, then `events.jsonl`; a run that is being recorded
+ * adds each row before its event. Memory grows with the runs, and by eight bytes with each row of a run without `done`.
+ */
 export class Ledger {
   #runs = new Map<string, Run>()
   #byClient = new Map<string, Run>()
+  #imported = new Set<string>()
+  /** In the order of their user rows. */
   #unfinished = new Set<Run>()
+  /** Whose rows may follow. */
+  #current: Run | undefined
   /** Rows of `messages.jsonl` and of `events.jsonl`. The next `seq` is `events` + 1. */
   messages = 0
   events = 0
@@ -39,16 +56,36 @@ export class Ledger {
     this.messages++
     this.#see(row.ts)
     if (row.role === "assistant") this.latest = span
-    if (row.role !== "user") return true
-    this.cwd = row.cwd
-    if (row.import !== undefined) return true
-    const claim = claimOf(row)
-    const known = this.#runs.get(claim.run) ?? this.#byClient.get(claim.clientId)
-    if (known !== undefined) return isSameClaim(known.claim, claim)
-    const run: Run = { claim, isInterrupted: false }
+    if (row.role === "user") this.cwd = row.cwd
+    if (row.import !== undefined) {
+      if (row.role === "user" && row.run !== undefined) this.#imported.add(row.run)
+      return true
+    }
+    if (row.role === "user") return this.#addUser(claimOf(row))
+    const run = this.#current
+    if (run === undefined || row.run !== run.claim.run) return this.#imported.has(row.run as string)
+    if (run.isAnswered) return false
+    run.isAnswered = row.role === "assistant"
+    run.rows ??= []
+    run.rows.push(stampOf(row))
+    return true
+  }
+
+  #addUser(claim: Claim): boolean {
+    if (this.#runs.has(claim.run) || this.#imported.has(claim.run) || this.#byClient.has(claim.clientId)) return false
+    const run: Run = {
+      claim,
+      before: this.#current,
+      isInterrupted: false,
+      rows: undefined,
+      told: 0,
+      isAnswered: false,
+      isRepaired: false,
+    }
     this.#runs.set(claim.run, run)
     this.#byClient.set(claim.clientId, run)
     this.#unfinished.add(run)
+    this.#current = run
     return true
   }
 
@@ -57,11 +94,15 @@ export class Ledger {
     this.events++
     this.#see(row.ts)
     if (row.type === "context_reset") this.resetOffset = row.offset as number
+    if (row.type === "repair") for (const cut of this.#unfinished) cut.isRepaired = true
     if (row.run === undefined || row.import !== undefined || row.type.startsWith("import.")) return true
     const run = this.#runs.get(row.run)
-    if (row.type === "start") return run !== undefined && addStart(run, row, span)
-    if (run === undefined) return row.type !== "done"
+    if (run === undefined) return this.#imported.has(row.run) || !isKnownEvent(row.type)
     if (run.done !== undefined) return isLateAnswer(run, row)
+    if (row.type === "start") return addStart(run, row, span)
+    if (run.start === undefined) return !isKnownEvent(row.type)
+    if (row.type === "done" && !isWhole(run)) return false
+    if (row.type === "message" && run.rows?.[run.told++] !== stampOf(row)) return false
     run.isInterrupted = row.type === "error" && row.code === "EINTR"
     if (row.type === "approval_request" || row.type === "input_request") {
       run.open ??= new Set()
@@ -69,11 +110,25 @@ export class Ledger {
     }
     if (row.type === "approval_result" || row.type === "input_result") run.open?.delete(row.id as string)
     if (row.type !== "done") return true
-    if (run.start === undefined) return false
     run.done = span
+    run.rows = undefined
     run.status = showDoneStatus(row.status as string)
     this.lastStatus = run.status
     this.#unfinished.delete(run)
+    return true
+  }
+
+  /**
+   * False when the events end earlier than any crash can have left them: an earlier run than the last is not finished, or
+   * the last has rows whose events are missing. To be asked after the last row of both files.
+   */
+  isComplete(): boolean {
+    if (this.events === 0) return this.#runs.size === 0
+    for (const run of this.#unfinished) {
+      if (run.isRepaired) continue
+      if (run !== this.#current) return false
+      if (run.rows !== undefined && (run.start === undefined || run.rows.length > run.told + 1)) return false
+    }
     return true
   }
 
@@ -107,18 +162,10 @@ function view(run: Run | undefined): (Claim & { start?: Span; done?: Span }) | u
   return run && { ...run.claim, status: run.status, start: run.start, done: run.done }
 }
 
-function isSameClaim(a: Claim, b: Claim): boolean {
-  return (
-    a.clientId === b.clientId &&
-    a.run === b.run &&
-    a.op === b.op &&
-    a.scope === b.scope &&
-    a.shared === b.shared &&
-    a.cwd === b.cwd &&
-    a.pending === b.pending &&
-    a.resumes === b.resumes &&
-    a.digest === b.digest
-  )
+// A row is durable before its event, so a crash leaves one row without, the last, in a run that recovery then ended.
+function isWhole(run: Run): boolean {
+  const missing = (run.rows?.length ?? 0) - run.told
+  return missing === 0 || run.isRepaired || (missing === 1 && run.isInterrupted)
 }
 
 function addStart(run: Run, row: EventRow, span: Span): boolean {
@@ -132,8 +179,10 @@ function addStart(run: Run, row: EventRow, span: Span): boolean {
     row.cwd === claim.cwd &&
     row.resumes === claim.resumes &&
     row.pending === claim.pending
-  if (!fits || run.done !== undefined) return false
-  run.start ??= span
+  // Recovery ends a run before the next one begins, so runs begin in the order of their user rows.
+  const isNext = run.before === undefined || run.before.done !== undefined
+  if (!fits || !isNext || run.start !== undefined) return false
+  run.start = span
   return true
 }
 

@@ -30,15 +30,20 @@ export async function proveHistory(
     return ledger.addMessage(row, { offset: line.offset, size: line.bytes.length + 1 }) ? undefined : "contradiction"
   })
   const isComparable = messages.damage === undefined
-  const events = await scanFile(eventsFd, Number(stamp.events.size), line => {
+  const size = Number(stamp.events.size)
+  const events = await scanFile(eventsFd, size, line => {
     const row = parseEvent(line)
     if (typeof row === "string") return row
     const isConsistent = ledger.addEvent(row, { offset: line.offset, size: line.bytes.length + 1 })
     return isConsistent || !isComparable ? undefined : "contradiction"
   })
+  // What is missing would stand behind the last line.
+  if (isComparable && events.damage === undefined && !ledger.isComplete()) {
+    events.damage = { line: events.rows + 1, offset: size, reason: "contradiction" }
+  }
   return [
     { file: "messages.jsonl", bytes: Number(stamp.messages.size), ...messages },
-    { file: "events.jsonl", bytes: Number(stamp.events.size), ...events },
+    { file: "events.jsonl", bytes: size, ...events },
   ]
 }
 

@@ -170,6 +170,11 @@ export function isEventRow(row: JsonObject): boolean {
   return fits(row, EVENT_FIELDS[row.type]!, () => row.import !== undefined)
 }
 
+/** True for the event types of session-abi 6.1; others are ignored wherever they stand. */
+export function isKnownEvent(type: string): boolean {
+  return Object.hasOwn(EVENT_FIELDS, type)
+}
+
 /** Type names whose rows only the recorder itself writes. */
 export const OWN_TYPES: ReadonlySet<string> = new Set(["start", "message", "done", "session_created", "repair"])
 

@@ -153,9 +153,7 @@ class RunRecorder implements Recorder {
     const stored = formatMessage(role, formatTs(), fields)
     const [span] = await journal.append("messages.jsonl", [stored.line], true)
     try {
-      const lines = await storeEvents(this.#context, events, true)
-      ledger.addMessage(stored.row, span!)
-      return lines
+      return await storeEvents(this.#context, events, true, () => ledger.addMessage(stored.row, span!))
     } catch (e) {
       await journal.rollBack(before)
       throw e
@@ -177,12 +175,19 @@ class RunRecorder implements Recorder {
   }
 }
 
-async function storeEvents(context: RunContext, events: JsonObject[], isDurable: boolean): Promise<string[]> {
+// `onAppended` notes the row that the events repeat, which counts only when these are stored too.
+async function storeEvents(
+  context: RunContext,
+  events: JsonObject[],
+  isDurable: boolean,
+  onAppended?: () => void,
+): Promise<string[]> {
   const { journal, ledger } = context
   const ts = formatTs()
   const stored: Stored<EventRow>[] = events.map((fields, i) => formatEvent(ledger.events + 1 + i, ts, fields))
   const lines = stored.map(({ line }) => line)
   const spans = await journal.append("events.jsonl", lines, isDurable)
+  onAppended?.()
   for (const [i, { row }] of stored.entries()) ledger.addEvent(row, spans[i]!)
   return lines
 }

@@ -5,6 +5,7 @@ import { promisify } from "node:util"
 import { CtxError } from "../abi/error.js"
 import { isObject, type JsonObject, parseJson } from "../abi/json.js"
 import { ROW_MAX } from "../abi/limit.js"
+import { isUtf8Text } from "../abi/name.js"
 import { openPlain } from "./entry.js"
 import { type EventRow, isEventRow, isMessageRow, type MessageRow } from "./row.js"
 
@@ -16,6 +17,7 @@ export interface Span {
 
 const readAt = promisify(read)
 const CHUNK_SIZE = 1 << 20
+const CR = 13
 
 export type Reason =
   | "torn-tail"
@@ -111,13 +113,23 @@ export async function* readLines(fd: number, from: number, size: number): AsyncG
 /** The object on a line, or why there is none. */
 export function parseLine(bytes: Buffer): JsonObject | Reason {
   if (!isUtf8(bytes)) return "bad-utf8"
+  // JSON takes it for white space, but it is half of another system's line end: the file has been through an editor.
+  if (bytes[bytes.length - 1] === CR) return "bad-json"
   let value: unknown
   try {
     value = parseJson(bytes)
   } catch {
     return "bad-json"
   }
+  // Bytes that are UTF-8 can name half a character only by an escape.
+  if ((bytes.includes("\\ud") || bytes.includes("\\uD")) && !isWellFormed(value)) return "bad-utf8"
   return isObject(value) ? value : "not-object"
+}
+
+function isWellFormed(value: unknown): boolean {
+  if (typeof value === "string") return isUtf8Text(value)
+  if (Array.isArray(value)) return value.every(isWellFormed)
+  return !isObject(value) || Object.entries(value).every(([key, member]) => isUtf8Text(key) && isWellFormed(member))
 }
 
 /** The row of `messages.jsonl` on a line, or why there is none. */
