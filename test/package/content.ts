@@ -25,6 +25,8 @@ interface Manifest {
 
 const manifest: Manifest = JSON.parse(readFileSync(join(ROOT, "oclif.manifest.json"), "utf8"))
 const text = (...command: string[]) => execFileSync(command[0]!, command.slice(1), { encoding: "utf8", maxBuffer: 1e8 })
+/** Names in a directory, in byte order; none when it is not there. */
+const listNames = (dir: string) => (existsSync(dir) ? readdirSync(dir).sort() : [])
 const hash = (path: string) => createHash("sha256").update(readFileSync(path)).digest("hex")
 
 t.test("the package", async t => {
@@ -76,14 +78,21 @@ t.test("the package", async t => {
     for (const name of programs) {
       t.equal(read(`usr/bin/${name}`).split("\n")[0], `#!/usr/bin/env -S -u NODE_EXTRA_CA_CERTS ${process.execPath}`)
     }
-    const units = readdirSync(join(ROOT, "units")).filter(name => /\.(service|socket|target|timer)$/.test(name))
-    t.same(readdirSync(join(root, "usr/lib/systemd/system")).sort(), units.sort())
-    for (const unit of units) {
-      t.equal(read(`usr/lib/systemd/system/${unit}`), readFileSync(join(ROOT, "units", unit), "utf8"), unit)
-      for (const [, program] of read(`usr/lib/systemd/system/${unit}`).matchAll(/^Exec\w+=-?(\/\S+)/gm))
-        t.ok(existsSync(join(root, program!)), `${unit}: ${program}`)
-      for (const [, file] of read(`usr/lib/systemd/system/${unit}`).matchAll(/file:\/\/(\S+)/g))
-        t.ok(existsSync(join(root, file!)), `${unit}: ${file}`)
+    for (const [from, to] of [
+      ["units", "usr/lib/systemd/system"],
+      ["units/user", "usr/lib/systemd/user"],
+    ] as const) {
+      const units = listNames(join(ROOT, from)).filter(name => /\.(service|socket|target|timer)$/.test(name))
+      t.same(listNames(join(root, to)), units, to)
+      for (const unit of units) {
+        const installed = read(`${to}/${unit}`)
+        t.equal(installed, readFileSync(join(ROOT, from, unit), "utf8"), unit)
+        const named = [...installed.matchAll(/^Exec\w+=-?(\/\S+)|file:\/\/(\S+)/gm)].map(
+          ([, program, file]) => program ?? file,
+        )
+        t.ok(named.length > 0, unit)
+        for (const path of named) t.ok(existsSync(join(root, path!)), `${unit}: ${path}`)
+      }
     }
     for (const file of [
       "lib/sysusers.d/cortexfs.conf",

@@ -47,6 +47,28 @@ t.test("a host on which the package comes and goes", async t => {
     t.same(await states(), allOff, "nor does the same package again")
   })
 
+  t.test("where no system manager runs it is removed and installed all the same, and stays enabled", async t => {
+    // As in an image that is being made: the manager's directory is not there.
+    const hide = (...command: string[]) =>
+      system.text(
+        ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /run/systemd; exec "$@"', "sh", ...command],
+        {
+          env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
+        },
+      )
+    await hide("dpkg", "--no-triggers", "-r", "cortexfs")
+    t.match(await packageState(system), /^deinstall ok config-files /)
+    t.notOk(existsSync(system.see("/ctx")))
+    await hide("dpkg", "--no-triggers", "-i", `/tmp/${basename(first)}`)
+    await system.manage("daemon-reload")
+    t.equal(await packageState(system), "install ok installed 0.1.0")
+    t.equal(await system.text(["systemctl", "is-enabled", "cortexfs.target", "cortexfs.service"]), "enabled\nenabled")
+    t.equal(await system.text(["stat", "-c", "%a %U", `${STORE}/secrets/provider`, "/ctx"]), "700 root\n755 root")
+    await mustDpkg(system, "-r", "cortexfs")
+    await mustDpkg(system, "-i", first)
+    t.same(await states(), allOff, "an idle set was removed and installed")
+  })
+
   t.test("systemctl start cortexfs@coder brings the installed set up, and a send gets its answer", async t => {
     await system.manage("start", "cortexfs@coder")
     t.same(system.mounts().sort(), ["/ctx", VIEW])
