@@ -2,6 +2,7 @@
 import { closeSync } from "node:fs"
 import { codeOf } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
+import { ROW_MAX } from "../abi/limit.js"
 import type { DoneStatus, SessionState } from "../abi/status.js"
 import { formatTs, parseTs } from "../abi/time.js"
 import type { Claim } from "./claim.js"
@@ -27,7 +28,7 @@ export function needsRecovery(dirFd: number, ledger: Ledger): boolean {
   return isLatestLost(dirFd, ledger)
 }
 
-// Assistant text can be longer than any control, so only its presence is looked at.
+// Assistant text can be longer than any control, so only the size is looked at; it is never longer than the row it is from.
 function isLatestLost(dirFd: number, ledger: Ledger): boolean {
   let fd: number
   try {
@@ -37,7 +38,8 @@ function isLatestLost(dirFd: number, ledger: Ledger): boolean {
     throw e
   }
   try {
-    return ledger.latest !== undefined && statFd(fd).size === 0n
+    const { size } = statFd(fd)
+    return size > ROW_MAX || (size === 0n && ledger.latest !== undefined)
   } finally {
     closeSync(fd)
   }
