@@ -3,6 +3,7 @@ import { closeSync } from "node:fs"
 import { CtxError, codeOf } from "../abi/error.js"
 import { openPlain, statFd } from "./entry.js"
 import { lockHistory, type Stamp } from "./journal.js"
+import { checkKinds } from "./kind.js"
 import { Ledger } from "./ledger.js"
 import { type Damage, type HistoryFile, parseEvent, parseMessage, scanFile } from "./scan.js"
 
@@ -50,9 +51,10 @@ export async function proveHistory(
 /**
  * Verifies a session directory: a report for each of both files; reads only. `backingFd` is the same directory on the
  * durable tree, where the history lock is taken while the sizes are noted.
- * Errors: `ENOENT`, `EACCES`; `EIO` a link or special file stands where a history file belongs.
+ * Errors: `ENOENT`, `EACCES`; `EIO` a link or special file stands where a plain entry of session-abi 7 belongs.
  */
 export async function verifySession(dirFd: number, backingFd: number | undefined): Promise<Proof[]> {
+  checkKinds(dirFd)
   const messagesFd = openPlain(dirFd, "messages.jsonl")
   try {
     const eventsFd = openPlain(dirFd, "events.jsonl")

@@ -7,6 +7,7 @@ import { isSameEntry, openDirectory, statFd } from "./entry.js"
 import { readRecentRows, readStoredLines } from "./history.js"
 import { updateIndex } from "./indices.js"
 import { isSameStamp, Journal, lockHistory, type Stamp } from "./journal.js"
+import { checkKinds } from "./kind.js"
 import { Ledger } from "./ledger.js"
 import { readLineValue, readState } from "./meta.js"
 import type { Place } from "./place.js"
@@ -315,6 +316,7 @@ export class Session {
 
   // Loads both files unless they are, to the nanosecond, those of the last time.
   async #prove(dirFd: number): Promise<void> {
+    checkKinds(dirFd)
     const messagesFd = openHistory(dirFd, "messages.jsonl")
     try {
       const eventsFd = openHistory(dirFd, "events.jsonl")

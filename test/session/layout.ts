@@ -1,8 +1,24 @@
 // needs: root
-import { lstatSync, mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs"
+import { spawnSync } from "node:child_process"
+import {
+  existsSync,
+  linkSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs"
+import { createServer } from "node:net"
+import { tmpdir } from "node:os"
 import { join } from "node:path"
 import t from "tap"
 import { cwdKey } from "../../src/abi/hash.js"
+import { verifyNamed } from "../../src/session/reader.js"
 import {
   CWD,
   linesOf,
@@ -175,22 +191,53 @@ t.test("session.19 (creation only) lifetime and origin follow the name prefix", 
   }
 })
 
-t.test("a symlink or special file where a plain one belongs gives EIO and stays as it is", async t => {
-  for (const name of ["messages.jsonl", "events.jsonl", "state"]) {
-    for (const kind of ["symlink", "directory", "fifo"]) {
-      const place = makePlace()
-      await recordRun(new Sessions(place), "s", startOf(1))
-      const path = join(place.dir, "s", name)
-      const { renameSync } = await import("node:fs")
-      const { spawnSync } = await import("node:child_process")
-      renameSync(path, `${path}.aside`)
-      if (kind === "symlink") symlinkSync(`${path}.aside`, path)
-      else if (kind === "directory") mkdirSync(path)
-      else spawnSync("mkfifo", [path])
-      const before = takePicture(place.dir)
-      await t.rejects(new Sessions(place).find("s")!.open(), { code: "EIO" }, `${kind} ${name}`)
-      t.strictSame(takePicture(place.dir), before)
+const FILES = [
+  ...["messages.jsonl", "events.jsonl", "latest.md", "state", "cwd", "created_at", "updated_at", "meta.json"],
+  ...["AGENTS.md", "SKILLS.md", "messages.jsonl.torn-1", "events.jsonl.torn-12"],
+]
+const DIRECTORIES = ["context", "pending", "snapshot", "terminal"]
+
+async function placeSpecial(kind: string, path: string): Promise<() => void> {
+  if (kind === "file") writeFileSync(path, "x\n")
+  else if (kind === "symlink") symlinkSync(`${path}.aside`, path)
+  else if (kind === "directory") mkdirSync(path)
+  else if (kind === "fifo") spawnSync("mkfifo", [path])
+  else {
+    const server = createServer()
+    // The path of a socket is short; one that is moved keeps its inode.
+    const bound = join(tmpdir(), `cortexfs-${process.pid}.sock`)
+    await new Promise<void>(done => server.listen(bound, done))
+    linkSync(bound, path)
+    return () => server.close()
+  }
+  return () => {}
+}
+
+t.test("a symlink or special file where a plain one belongs gives EIO at once and stays as it is", async t => {
+  const cases = [
+    ...FILES.flatMap(name => ["symlink", "directory", "fifo", "socket"].map(kind => ({ name, kind }))),
+    ...DIRECTORIES.flatMap(name => ["symlink", "file", "fifo", "socket"].map(kind => ({ name, kind }))),
+  ]
+  for (const { name, kind } of cases) {
+    const place = makePlace()
+    const sessions = new Sessions(place)
+    await recordRun(sessions, "s", startOf(1))
+    const path = join(place.dir, "s", name)
+    const isThere = existsSync(path)
+    if (isThere) renameSync(path, `${path}.aside`)
+    else if (DIRECTORIES.includes(name)) mkdirSync(`${path}.aside`)
+    else writeFileSync(`${path}.aside`, "")
+    const remove = await placeSpecial(kind, path)
+    const before = takePicture(place.dir)
+    // The process that recorded it, and one that has never opened it.
+    for (const opener of [sessions, new Sessions(place)]) {
+      const session = opener.find("s")!
+      await t.rejects(session.open(), { code: "EIO" }, `${kind} ${name}`)
+      await t.rejects(session.inspect(), { code: "EIO" })
     }
+    await t.rejects(verifyNamed(place.dir, "s"), { code: "EIO", path: name }, `verify names ${kind} ${name}`)
+    t.strictSame(takePicture(place.dir), before)
+    remove()
   }
   const place = makePlace()
   await recordRun(new Sessions(place), "s", startOf(1))
@@ -198,6 +245,39 @@ t.test("a symlink or special file where a plain one belongs gives EIO and stays 
   t.throws(() => new Sessions(place).find("other"), { code: "EIO" })
   writeFileSync(join(place.dir, "plain"), "")
   t.throws(() => new Sessions(place).find("plain"), { code: "EIO" })
+})
+
+t.test("terminal/main.sock may be a symlink, and other names are no matter", async t => {
+  const place = makePlace()
+  await recordRun(new Sessions(place), "s", startOf(1))
+  mkdirSync(join(place.dir, "s/terminal"))
+  symlinkSync("/run/nowhere.sock", join(place.dir, "s/terminal/main.sock"))
+  symlinkSync("state", join(place.dir, "s/notes"))
+  await new Sessions(place).find("s")!.open()
+  t.strictSame(
+    (await verifyNamed(place.dir, "s")).map(({ damage }) => damage),
+    [undefined, undefined],
+  )
+})
+
+t.test("meta.json and latest.md of 20 GB are not read: the first counts as {}, the second is rewritten", async t => {
+  const place = makePlace()
+  await recordRun(new Sessions(place), "s", startOf(1))
+  const size = 20 * 1024 ** 3
+  const path = (name: string) => join(place.dir, "s", name)
+  for (const name of ["meta.json", "latest.md"]) truncateSync(path(name), size)
+  const meta = lstatSync(path("meta.json"), { bigint: true })
+  const readBytes = () => Number(/rchar: (\d+)/.exec(readFileSync("/proc/self/io", "utf8"))![1])
+  const start = readBytes()
+  await recordRun(new Sessions(place), "s", startOf(2, { model: "main" }))
+  const read = readBytes() - start
+  t.ok(read < 1 << 20, `${read} bytes were read`)
+  const now = lstatSync(path("meta.json"), { bigint: true })
+  t.strictSame([now.ino, now.size, now.mtimeNs], [meta.ino, meta.size, meta.mtimeNs], "meta.json is left as it is")
+  t.equal(readFileSync(path("latest.md"), "utf8"), "answer to input 2\n")
+  truncateSync(path("latest.md"), size)
+  await new Sessions(place).find("s")!.open()
+  t.equal(readFileSync(path("latest.md"), "utf8"), "answer to input 2\n", "rewritten by the next opening")
 })
 
 t.test("a creation that fails removes what it made and nothing else", async t => {
