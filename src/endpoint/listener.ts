@@ -1,11 +1,14 @@
-import { chmodSync, lstatSync, mkdirSync, unlinkSync } from "node:fs"
+import { closeSync, constants, fstatSync, lstatSync, mkdirSync, openSync, rmSync, unlinkSync } from "node:fs"
 import { connect, createServer, type Server, type Socket } from "node:net"
-import { dirname } from "node:path"
+import { basename, dirname } from "node:path"
+import { setTimeout as sleep } from "node:timers/promises"
 import { CtxError, codeOf } from "../abi/error.js"
 import { SOCKET_PATH_MAX } from "../abi/path.js"
-import { closeOnExec, listenFds } from "../native/sys.js"
+import { closeOnExec, flock, listenFds } from "../native/sys.js"
 
 const CONNECT_MS = 1_000
+const LOCK_MS = 10_000
+const LOCK_RETRY_MS = 10
 
 /** A listening stream socket and how it came to be. */
 export class Listener {
@@ -58,7 +61,8 @@ export async function takeListener(name: string): Promise<Listener | undefined> 
 }
 
 /**
- * Binds `path` itself with `mode`, in a directory made 0755 when missing. A dead socket there is replaced.
+ * Binds `path` itself with `mode`; missing directories are made, by root for everybody to enter, else for the user
+ * alone. A dead socket there is replaced. Of several that start at once one binds and the others are EBUSY.
  * Errors: EBUSY (something answers there), EEXIST (not a socket), ENAMETOOLONG (over 107 bytes), those of bind.
  */
 export async function bindListener(path: string, mode: number): Promise<Listener> {
@@ -66,16 +70,13 @@ export async function bindListener(path: string, mode: number): Promise<Listener
     throw new CtxError("ENAMETOOLONG", `socket path has more than ${SOCKET_PATH_MAX} bytes`, { path })
   }
   makeDirectory(dirname(path))
-  await clearDead(path)
   const server = newServer()
-  const umask = process.umask(0o777 & ~mode)
+  const unlock = await lock(path)
   try {
-    await listen(server, { path })
-  } catch (e) {
-    if (codeOf(e) === "EADDRINUSE") throw new CtxError("EBUSY", "another runtime took this socket", { path, cause: e })
-    throw e
+    await clearDead(path)
+    await listenAt(server, path, mode)
   } finally {
-    process.umask(umask)
+    unlock()
   }
   const { dev, ino } = lstatSync(path)
   return new Listener(server, false, () => {
@@ -105,9 +106,52 @@ function listen(server: Server, where: { fd: number } | { path: string }): Promi
   })
 }
 
+async function listenAt(server: Server, path: string, mode: number): Promise<void> {
+  const umask = process.umask(0o777 & ~mode)
+  try {
+    await listen(server, { path })
+  } catch (e) {
+    if (codeOf(e) === "EADDRINUSE") throw new CtxError("EBUSY", "another runtime took this socket", { path, cause: e })
+    throw e
+  } finally {
+    process.umask(umask)
+  }
+}
+
 function makeDirectory(dir: string): void {
-  const made = mkdirSync(dir, { recursive: true, mode: 0o755 })
-  if (made !== undefined) chmodSync(dir, 0o755)
+  const umask = process.umask(process.geteuid!() === 0 ? 0o022 : 0o077)
+  try {
+    mkdirSync(dir, { recursive: true })
+  } finally {
+    process.umask(umask)
+  }
+}
+
+/**
+ * Takes the right to look at `path` and to bind it, from the look to the listening socket: between them a living one
+ * can be mistaken for a dead one. The lock is a file beside the socket, for the time of the start only.
+ * Errors: EBUSY after 10 s, those of open. Gives the function that returns the right.
+ */
+async function lock(path: string): Promise<() => void> {
+  const file = `${dirname(path)}/.${basename(path)}.lock`
+  for (const deadline = Date.now() + LOCK_MS; ; await sleep(LOCK_RETRY_MS)) {
+    const lockFd = openSync(file, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600)
+    // A file that its holder has removed meanwhile locks nobody out any more.
+    if (flock(lockFd, "ex") && isAt(file, lockFd)) {
+      return () => {
+        rmSync(file, { force: true })
+        closeSync(lockFd)
+      }
+    }
+    closeSync(lockFd)
+    if (Date.now() >= deadline) throw new CtxError("EBUSY", "another runtime is about to take this socket", { path })
+  }
+}
+
+function isAt(file: string, fd: number): boolean {
+  const named = lstatSync(file, { throwIfNoEntry: false })
+  const open = fstatSync(fd)
+  return named !== undefined && named.dev === open.dev && named.ino === open.ino
 }
 
 async function clearDead(path: string): Promise<void> {

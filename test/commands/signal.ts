@@ -10,7 +10,11 @@ t.test("a reading command that waits for a mount that does not answer ends by a 
   t.teardown(() => mount.child.kill("SIGCONT"))
   const commands = [["status"], ["ls", "agent"], ["cat", "agent/coder.d/policy"], ["agent", "status", "coder"]]
   for (const words of [...commands, ["agent", "send", "coder", "x"], ["agent", "history", "coder"]]) {
-    for (const [signal, code] of [["SIGTERM", 143], ["SIGINT", 130], ["SIGHUP", 129]] as const) {
+    for (const [signal, code] of [
+      ["SIGTERM", 143],
+      ["SIGINT", 130],
+      ["SIGHUP", 129],
+    ] as const) {
       mount.child.kill("SIGSTOP")
       const running = startCtx(stack, words)
       await new Promise(resolve => setTimeout(resolve, 600))
