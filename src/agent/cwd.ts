@@ -1,14 +1,14 @@
 import { constants, fstatSync, statSync } from "node:fs"
 import { CtxError, codeOf } from "../abi/error.js"
 import { isAtOrBelow } from "../abi/path.js"
-import { AT_FDCWD, O_PATH, openat2, RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS } from "../native/sys.js"
+import { O_PATH, openat2, RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS } from "../native/sys.js"
 import { closeQuietly } from "./host.js"
 
 /** A directory the agent sees inside its sandbox and what is behind it on the host. */
 export interface VisibleMount {
   target: string
-  /** Host path, links resolved. */
-  source: string
+  /** Opened, so that what is searched is what was checked. */
+  source: { fd: number }
 }
 
 /**
@@ -25,12 +25,7 @@ export function checkCwd(cwd: string, mounts: readonly VisibleMount[]): void {
       ? new CtxError("EACCES", `cwd ${cwd} is not mounted for this agent`)
       : new CtxError("ENOENT", `cwd ${cwd} does not exist`)
   }
-  const rootFd = openat2(AT_FDCWD, covering.source, O_PATH)
-  try {
-    checkDirectory(rootFd, cwd.slice(covering.target.length).replace(/^\//, "") || ".", cwd)
-  } finally {
-    closeQuietly(rootFd)
-  }
+  checkDirectory(covering.source.fd, cwd.slice(covering.target.length).replace(/^\//, "") || ".", cwd)
 }
 
 function checkDirectory(rootFd: number, below: string, cwd: string): void {

@@ -5,8 +5,9 @@ import { STEPS_DEFAULT } from "../abi/limit.js"
 import { durableSpacePath } from "../abi/path.js"
 import { policyAllows } from "../policy/decision.js"
 import { tighten } from "../policy/interpreter.js"
-import { checkHostSource, parseMount } from "../policy/mount.js"
+import { openHostSource, parseMount } from "../policy/mount.js"
 import { checkPolicy, type Policy } from "../policy/policy.js"
+import { closeSource, isDirectorySource } from "../policy/source.js"
 import { type Agent, readAgent } from "../store/agent.js"
 import { findModel, resolveModel } from "../store/catalogue.js"
 import { checkIdentity } from "../tool/identity.js"
@@ -50,7 +51,11 @@ export async function planRun(host: Host, agent: Agent, request: SendRequest, cw
   const workspace = request.workspace === undefined ? undefined : await checkWorkspace(host, request.workspace)
   const { viewDir, protectedDirs } = host
   const layout = await planLayout({ agent, viewDir, workspaceDir: workspace, protectedDirs })
-  checkCwd(cwd, layout.tmp === undefined ? layout.binds : [...layout.binds, layout.tmp])
+  try {
+    checkCwd(cwd, layout.tmp === undefined ? layout.binds : [...layout.binds, layout.tmp])
+  } finally {
+    layout.close()
+  }
   const model = findModel(host.source, resolveModel(host.source, agent.owner, agent.model))
   const window = selectWindow(agent.window, model && parseLimit(model.controls.limit))
   await authoriseModel(host, agent, request.session, "")
@@ -59,15 +64,19 @@ export async function planRun(host: Host, agent: Agent, request: SendRequest, cw
   return { agent, cwd, workspace, steps: Math.min(budget, request.steps ?? budget), window }
 }
 
+/** The path of the requested workspace, links resolved: a launch follows none on it. */
 async function checkWorkspace(host: Host, path: string): Promise<string> {
-  const source = await checkHostSource(path, host)
-  if (!statSync(source).isDirectory()) throw new CtxError("EACCES", `workspace ${path} is not a directory`)
+  const source = await openHostSource(path, host, { what: "workspace" })
   try {
-    accessSync(source, constants.R_OK | constants.W_OK | constants.X_OK)
+    if (!isDirectorySource(source)) throw new CtxError("EACCES", `workspace ${path} is not a directory`)
+    accessSync(`/proc/self/fd/${source.fd}`, constants.R_OK | constants.W_OK | constants.X_OK)
+    return source.path
   } catch (e) {
+    if (e instanceof CtxError) throw e
     throw new CtxError("EACCES", `workspace ${path} cannot be read, written and searched by the owner`, { cause: e })
+  } finally {
+    closeSource(source)
   }
-  return source
 }
 
 async function checkSpace(host: Host, agent: Agent, policy: Policy | undefined, request: SendRequest): Promise<void> {

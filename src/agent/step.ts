@@ -48,7 +48,6 @@ export async function startStep(
       workspaceDir: workspace,
       protectedDirs: host.protectedDirs,
       payloadFd,
-      payloadPath: agent.executable,
       args: [STEP_ARGUMENT],
       env: payloadEnv(agent, session, run, { kind: "step", step, steps, window: window.tokens }),
       cwd,

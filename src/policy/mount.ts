@@ -1,6 +1,5 @@
 // The mount file of an agent, its grammar and what may be a source (`tool-policy-abi.md` 9).
-import { realpath } from "node:fs/promises"
-import { CtxError, codeOf } from "../abi/error.js"
+import { CtxError } from "../abi/error.js"
 import { type Issue, issueError } from "../abi/issue.js"
 import { decodeUtf8 } from "../abi/json.js"
 import { CONTROL_MAX, MOUNT_LINES_MAX } from "../abi/limit.js"
@@ -17,6 +16,7 @@ import {
 } from "../abi/path.js"
 import { policyAllows } from "./decision.js"
 import type { Policy } from "./policy.js"
+import { closeSource, findHostFault, type OpenSource, openSource } from "./source.js"
 
 /** What a malformed mount line fails in, in the order of the checks. */
 export type MountWord = "fields" | "relative" | "path" | "mode" | "options" | "target"
@@ -127,91 +127,67 @@ export interface MountContext {
   policy: Policy | undefined
   /** Where the agent's own view is mounted. */
   viewDir: string
+  /** The root of that view, opened once. */
+  view: OpenSource
   /** Directories of this host that no payload may see: the durable tree, storage, the owner's XDG directories of CortexFS. */
   protectedDirs: readonly string[]
 }
 
-async function resolveSource(path: string): Promise<string> {
-  try {
-    return await realpath(path)
-  } catch (e) {
-    const code = codeOf(e)
-    const kept = code === "ENOENT" || code === "ENOTDIR" ? "ENOENT" : "EACCES"
-    throw new CtxError(kept, kept === "ENOENT" ? "mount source does not exist" : "mount source cannot be reached", {
-      path,
-      cause: e,
-    })
-  }
+const HOST_DIRS = ["/proc", "/sys", "/dev", "/run"]
+
+function refuseSource(path: string, why: string, what = "mount source"): never {
+  throw new CtxError("EACCES", `${what} ${path}: ${why}`, { path })
 }
 
-function refuseSource(path: string, why: string): never {
-  throw new CtxError("EACCES", `mount source ${path}: ${why}`, { path })
-}
-
-// The part of the view below which a resolved ABI source must stay; refuses every other path below /ctx.
-function findViewBase(line: MountLine, context: MountContext): string {
+// Refuses what of the view is not for a mount line of this agent; all of it is said by the path, for no link is followed.
+function checkViewPath(line: MountLine, context: MountContext): void {
+  if (line.source === CTX_ROOT) return
   const shared = `${rootEntryPath("shared")}/`
   const home = agentHomePath(context.owner, context.name)
-  if (line.source === CTX_ROOT) return CTX_ROOT
   if (line.source.startsWith(shared)) {
     const space = line.source.slice(shared.length).split("/")[0]!
     const permissions = line.mode === "rw" ? ["read", "write"] : ["read"]
     const isAllowed = (permission: string) =>
       policyAllows(context.policy, context.subject, "shared", space, permission).allow
-    if (isName(space) && permissions.every(isAllowed)) return shared + space
+    if (isName(space) && permissions.every(isAllowed)) return
     refuseSource(line.source, `shared:${space} needs ${permissions.join(" and ")} in the policy`)
   }
-  if (isAtOrBelow(line.source, home)) return home
-  return refuseSource(line.source, "only shared spaces and the agent's own home may be mounted from there")
-}
-
-async function resolveViewSource(line: MountLine, context: MountContext): Promise<string> {
-  const view = await resolveSource(context.viewDir)
-  const inView = (path: string) => view + path.slice(CTX_ROOT.length)
-  const base = inView(findViewBase(line, context))
-  const path = await resolveSource(inView(line.source))
-  if (!isAtOrBelow(path, base)) refuseSource(line.source, "a link leads out of it")
-  const sessions = `${inView(agentHomePath(context.owner, context.name))}/session`
-  if (line.source !== CTX_ROOT && isAtOrBelow(path, sessions)) refuseSource(line.source, "history is not mounted")
-  return path
-}
-
-/**
- * A directory or file of the host, links resolved, that a payload may see: not at, above or below what section 9 closes, nor `/ctx`.
- * Also the rule for the `workspace` of a send. Throws `ENOENT` when there is nothing, else `EACCES`.
- */
-export async function checkHostSource(
-  source: string,
-  context: Pick<MountContext, "viewDir" | "protectedDirs">,
-): Promise<string> {
-  if (isAtOrBelow(source, CTX_ROOT)) refuseSource(source, `${CTX_ROOT} is not mounted`)
-  const path = await resolveSource(source)
-  const dirs = [
-    "/proc",
-    "/sys",
-    "/dev",
-    "/run",
-    CONFIG_DIR,
-    STATE_DIR,
-    CTX_ROOT,
-    context.viewDir,
-    ...context.protectedDirs,
-  ]
-  for (const dir of dirs) {
-    // A protected directory may itself be reached through a link; both spellings are closed.
-    const real = await realpath(dir).catch(() => dir)
-    for (const closed of new Set([dir, real])) {
-      if (isAtOrBelow(path, closed) || isAtOrBelow(closed, path)) refuseSource(source, `${closed} is not mounted`)
-    }
+  if (!isAtOrBelow(line.source, home)) {
+    refuseSource(line.source, "only shared spaces and the agent's own home may be mounted from there")
   }
-  return path
+  if (isAtOrBelow(line.source, `${home}/session`)) refuseSource(line.source, "history is not mounted")
 }
 
 /**
- * The host path that a mount line binds, links resolved: for `/ctx`, a shared space and the agent's own home inside the agent's view.
- * Throws `ENOENT` when there is nothing, `EACCES` for a source that section 9 refuses.
+ * Opens a directory or file of the host that a payload may see: not at, above or below what section 9 closes, nor in or above a view.
+ * Also the rule for the `workspace` of a send. Links on the way are followed unless `isExact`. The caller closes the source.
+ * Throws `ENOENT` when there is nothing, else `EACCES`.
  */
-export async function checkMountSource(line: MountLine, context: MountContext): Promise<string> {
-  if (isAtOrBelow(line.source, CTX_ROOT)) return await resolveViewSource(line, context)
-  return await checkHostSource(line.source, context)
+export async function openHostSource(
+  path: string,
+  context: Pick<MountContext, "viewDir" | "protectedDirs">,
+  { what = "mount source", isExact = false } = {},
+): Promise<OpenSource> {
+  if (isAtOrBelow(path, CTX_ROOT)) refuseSource(path, `${CTX_ROOT} is not mounted`, what)
+  const source = await openSource(path, { what: `${what} ${path}`, isLinkFollowed: !isExact })
+  try {
+    const product = [CONFIG_DIR, STATE_DIR, CTX_ROOT, context.viewDir, ...context.protectedDirs]
+    const fault = findHostFault(source, { host: HOST_DIRS, product })
+    if (fault !== undefined) refuseSource(path, fault, what)
+    return source
+  } catch (e) {
+    closeSource(source)
+    throw e
+  }
+}
+
+/**
+ * Opens what a mount line binds; the caller closes it. For `/ctx`, a shared space and the agent's own home it lies in the
+ * agent's view and no link leads to it. Throws `ENOENT` when there is nothing, `EACCES` for a source that section 9 refuses.
+ */
+export async function openMountSource(line: MountLine, context: MountContext): Promise<OpenSource> {
+  if (!isAtOrBelow(line.source, CTX_ROOT)) return await openHostSource(line.source, context)
+  checkViewPath(line, context)
+  const below = line.source.slice(CTX_ROOT.length + 1) || "."
+  return await openSource(below, { what: `mount source ${line.source}`, base: context.view })
 }

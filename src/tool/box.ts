@@ -8,6 +8,8 @@ import { sandboxDown } from "./probe.js"
 
 const SIGTERM = 15
 const SIGKILL = 9
+/** A number no process has. */
+const NO_PROCESS = 0
 
 /** How a payload's first process ended. */
 export interface Exit {
@@ -71,9 +73,9 @@ export class Box {
   /**
    * Takes a descriptor of the init of the new pid namespace. bubblewrap ends as soon as the payload does, its init a
    * moment later; only this descriptor tells when the last process is gone. The sandbox is held meanwhile, so the
-   * init is there for sure as soon as it is made.
+   * init is there for sure as soon as it is made. Returns its pid; 0 when bubblewrap has ended before.
    */
-  async findInit(pid: number, deadline: number): Promise<void> {
+  async findInit(pid: number, deadline: number): Promise<number> {
     for (let tries = 0; !this.isOver; tries++) {
       const init = findChild(pid)
       const fd = init === undefined ? undefined : tryPidfd(init)
@@ -81,13 +83,14 @@ export class Box {
         // The number could have gone to another process only if bubblewrap had lost its child and forked again.
         if (readStat(init)?.[1] === String(pid)) {
           this.initFd = fd
-          return
+          return init
         }
         closeSync(fd)
       }
       if (Date.now() > deadline) throw sandboxDown("bubblewrap does not get ready")
       await sleep(tries < 20 ? 1 : 5)
     }
+    return NO_PROCESS
   }
 
   private async reap(exit: Exit): Promise<Exit> {

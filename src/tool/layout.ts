@@ -1,5 +1,5 @@
 import { constants, existsSync } from "node:fs"
-import { access, lstat, readlink, stat } from "node:fs/promises"
+import { access, lstat, readlink } from "node:fs/promises"
 import { dirname } from "node:path"
 import { CtxError, codeOf } from "../abi/error.js"
 import {
@@ -14,14 +14,16 @@ import {
   SANDBOX_WORKSPACE,
 } from "../abi/path.js"
 import { LIB_ROOT, nativeProgram } from "../native/addon.js"
-import { checkMountSource, type MountLine, parseMount } from "../policy/mount.js"
+import { type MountLine, openHostSource, openMountSource, parseMount } from "../policy/mount.js"
 import { type Policy, parsePolicy } from "../policy/policy.js"
+import { closeSource, describeSource, isDirectorySource, listLinkPlaces, type OpenSource, openSource } from "../policy/source.js"
 import type { Agent } from "../store/agent.js"
 import { sandboxDown } from "./probe.js"
 
 const TMP = "/tmp"
 const RUN = "/run"
 const TMP_SIZE_BYTES = 512 * 1024 * 1024
+const SHM_SIZE_BYTES = 64 * 1024 * 1024
 const SYSTEM_DIRS = ["/bin", "/sbin", "/lib", "/lib64"]
 /** What of the host's /etc is shown, where the host has it. */
 const HOST_ETC = ["nsswitch.conf", "ld.so.cache", "localtime", "alternatives", "ssl/certs", "ca-certificates", "pki"]
@@ -40,8 +42,8 @@ export interface Place {
 /** A directory the agent's controls or request put into the sandbox. */
 export interface Bind {
   target: string
-  /** Host path. */
-  source: string
+  /** Opened once: this inode was checked and is bound, whatever its path names by then. */
+  source: OpenSource
   mode: "ro" | "rw"
 }
 
@@ -50,13 +52,13 @@ export interface Layout {
   binds: Bind[]
   /** The line that puts a directory at /tmp, in place of the tmpfs. */
   tmp?: Bind
+  /** Closes every source; once. */
+  close(): void
 }
 
-/** Files written for one sandbox and the host paths that are bound besides the layout. */
+/** What lies in a sandbox besides the layout: generated files by the number of their descriptor and their name in /etc, sources at /run. */
 export interface Fixtures {
-  payloadPath: string
-  controlSocket?: string
-  /** Descriptors of generated files by their name in /etc. */
+  binds: readonly Bind[]
   etcFds: Readonly<Record<string, number>>
 }
 
@@ -69,91 +71,140 @@ function readPolicy(agent: Agent): Policy | undefined {
   }
 }
 
-async function requireSource(path: string, what: string): Promise<void> {
+/** A file system that fails otherwise than by refusing does not answer. */
+async function openOrDown(path: string, rule: Parameters<typeof openSource>[1]): Promise<OpenSource> {
   try {
-    await stat(path)
+    return await openSource(path, rule)
   } catch (e) {
-    const code = codeOf(e)
-    if (code === "EACCES") throw new CtxError("EACCES", `${what} cannot be reached`, { path, cause: e })
-    if (code !== "ENOENT" && code !== "ENOTDIR") throw sandboxDown(`${what} does not answer`, e)
-    throw new CtxError("ENOENT", `${what} does not exist`, { path, cause: e })
+    throw e instanceof CtxError ? e : sandboxDown(`${rule.what} does not answer`, e)
   }
 }
 
-async function requireView({ agent, viewDir }: Place): Promise<void> {
+async function openView({ agent, viewDir }: Place): Promise<OpenSource> {
   try {
-    await stat(viewDir)
+    return await openSource(viewDir, { what: `view of agent ${agent.name}`, isLinkFollowed: true })
   } catch (e) {
     throw sandboxDown(`view of agent ${agent.name} is not there; start its mount`, e)
   }
 }
 
+/** Collects the sources of one sandbox, so that a refusal in between closes them all. */
+class Planner {
+  readonly opened: OpenSource[] = []
+
+  async keep(source: Promise<OpenSource>): Promise<OpenSource> {
+    const kept = await source
+    this.opened.push(kept)
+    return kept
+  }
+
+  close(): void {
+    for (const source of this.opened.splice(0)) closeSource(source)
+  }
+}
+
 /**
- * Works out what lies at /ctx, /home/agent, /workspace and the targets of the mount file, and proves each source.
- * Errors: EINVAL for a malformed mount file, ENOENT for a missing source, EACCES for a refused one, EHOSTDOWN for a
- * line with `noexec`, which nothing here can enforce (agent-tool-security 6, 7.3; tool-policy-abi 9).
+ * Opens what lies at /ctx, /home/agent, /workspace and the targets of the mount file, and proves each source by its
+ * descriptor. The caller closes the layout. Errors: EINVAL for a malformed mount file, ENOENT for a missing source,
+ * EACCES for a refused one, EHOSTDOWN for a line with `noexec`, which nothing here can enforce (agent-tool-security 6,
+ * 7.3; tool-policy-abi 9).
  */
 export async function planLayout(place: Place): Promise<Layout> {
-  const { agent, viewDir } = place
+  const { agent } = place
   const lines = parseMount(agent.mount, `agent/${agent.name}.d/mount`)
   if (lines.some(line => line.options.has("noexec"))) {
     throw sandboxDown("noexec in the mount file needs Landlock, which is not in use; remove noexec")
   }
-  const { protectedDirs } = place
-  const context = {
-    owner: agent.owner,
-    name: agent.name,
-    subject: agent.subject,
-    policy: readPolicy(agent),
-    viewDir,
-    protectedDirs,
+  const planner = new Planner()
+  try {
+    return { ...(await planBinds(place, lines, planner)), close: () => planner.close() }
+  } catch (e) {
+    planner.close()
+    throw e
   }
-  const bindLine = async (line: MountLine): Promise<Bind> => ({
-    target: line.target,
-    source: await checkMountSource(line, context),
-    mode: line.mode,
-  })
-  const home = agentHomePath(agent.owner, agent.name, viewDir)
+}
+
+async function planBinds(place: Place, lines: MountLine[], planner: Planner): Promise<Omit<Layout, "close">> {
+  const { agent, viewDir, protectedDirs } = place
+  const { owner, name, subject } = agent
+  const view = await planner.keep(openView(place))
+  const context = { owner, name, subject, policy: readPolicy(agent), viewDir, view, protectedDirs }
+  const homePath = agentHomePath(owner, name).slice(CTX_ROOT.length + 1)
+  const home = await planner.keep(openOrDown(homePath, { what: `home of agent ${name}`, base: view }))
+  const sessionRule = { what: `session directory of agent ${name}`, base: home }
   const binds: Bind[] = [
-    { target: CTX_ROOT, source: viewDir, mode: "ro" },
+    { target: CTX_ROOT, source: view, mode: "ro" },
     { target: SANDBOX_HOME, source: home, mode: "rw" },
-    { target: SANDBOX_SESSIONS, source: `${home}/session`, mode: "ro" },
+    { target: SANDBOX_SESSIONS, source: await planner.keep(openOrDown("session", sessionRule)), mode: "ro" },
   ]
-  await requireView(place)
-  await requireSource(home, `home of agent ${agent.name}`)
-  await requireSource(`${home}/session`, `session directory of agent ${agent.name}`)
-  const workspaceLine = lines.find(line => line.target === SANDBOX_WORKSPACE)
-  const workspace = await planWorkspace(place, `${home}/data`, workspaceLine && (await bindLine(workspaceLine)))
-  binds.push(workspace)
-  if (await hasGit(workspace.source)) {
-    binds.push({ target: `${SANDBOX_WORKSPACE}/.git`, source: `${workspace.source}/.git`, mode: "ro" })
-  }
-  let tmp: Bind | undefined
+  const fromLine = new Map<MountLine, Bind>()
   for (const line of lines) {
-    if (line.target === CTX_ROOT || line === workspaceLine) continue
-    const bind = await bindLine(line)
-    if (line.target === TMP) tmp = bind
-    else binds.push(bind)
+    if (line.target === CTX_ROOT) continue
+    // A line is proved also where the request's directory takes its place.
+    const source = await planner.keep(openMountSource(line, context))
+    fromLine.set(line, { target: line.target, source, mode: line.mode })
   }
+  const workspaceLine = lines.find(line => line.target === SANDBOX_WORKSPACE)
+  const workspace = await planWorkspace(place, home, workspaceLine && fromLine.get(workspaceLine), planner)
+  const further = [...fromLine].filter(([line]) => line !== workspaceLine).map(([, bind]) => bind)
+  refuseOwnLinks(fromLine, [...further, workspace])
+  binds.push(workspace)
+  const git = await findGit(workspace.source, planner)
+  if (git !== undefined) binds.push({ target: `${SANDBOX_WORKSPACE}/.git`, source: git, mode: "ro" })
+  binds.push(...further.filter(bind => bind.target !== TMP))
+  const tmp = further.find(bind => bind.target === TMP)
   return tmp === undefined ? { binds } : { binds, tmp }
 }
 
-async function planWorkspace(place: Place, dataDir: string, line: Bind | undefined): Promise<Bind> {
+async function planWorkspace(
+  place: Place,
+  home: OpenSource,
+  line: Bind | undefined,
+  planner: Planner,
+): Promise<Bind> {
   if (place.workspaceDir === undefined && line !== undefined) return line
-  const source = place.workspaceDir ?? dataDir
-  await requireSource(source, `workspace ${source}`)
-  return { target: SANDBOX_WORKSPACE, source, mode: line?.mode ?? "rw" }
+  const mode = line?.mode ?? "rw"
+  const { agent, workspaceDir } = place
+  const opened =
+    workspaceDir === undefined
+      ? openOrDown("data", { what: `data of agent ${agent.name}`, base: home })
+      : openHostSource(workspaceDir, place, { what: "workspace", isExact: true })
+  const source = await planner.keep(opened)
+  if (!isDirectorySource(source)) throw new CtxError("EACCES", `${source.what} is not a directory`)
+  return { target: SANDBOX_WORKSPACE, source, mode }
 }
 
-/** Whether the workspace has a `.git` that is a file or a directory; a link there is the agent's to replace anyway. */
-async function hasGit(workspaceDir: string): Promise<boolean> {
+/**
+ * Refuses a mount line whose source is reached through a link that lies where the agent may write: it would name what the
+ * agent likes. Errors: EACCES.
+ */
+function refuseOwnLinks(fromLine: ReadonlyMap<MountLine, Bind>, shown: readonly Bind[]): void {
+  const writable = shown.filter(bind => bind.mode === "rw")
+  for (const [line, { source }] of fromLine) {
+    if (isAtOrBelow(line.source, CTX_ROOT) || source.path === line.source) continue
+    const place = listLinkPlaces(line.source, source).find(dir =>
+      writable.some(bind => isAtOrBelow(dir, bind.source.path)),
+    )
+    if (place !== undefined) {
+      throw new CtxError("EACCES", `${source.what} is reached through a link in ${place}, where the agent may write`)
+    }
+  }
+}
+
+/**
+ * The workspace's `.git` that is a file or a directory. A link cannot be protected by a mount at its name, which would
+ * stand where it leads; inside it leads to nothing that the sandbox does not show anyway.
+ */
+async function findGit(workspace: OpenSource, planner: Planner): Promise<OpenSource | undefined> {
+  if (!isDirectorySource(workspace)) return undefined
   try {
-    const facts = await lstat(`${workspaceDir}/.git`)
-    return facts.isFile() || facts.isDirectory()
+    const facts = await lstat(`/proc/self/fd/${workspace.fd}/.git`)
+    if (!facts.isFile() && !facts.isDirectory()) return undefined
   } catch (e) {
-    if (codeOf(e) === "ENOENT" || codeOf(e) === "ENOTDIR") return false
+    if (codeOf(e) === "ENOENT" || codeOf(e) === "ENOTDIR") return undefined
     throw e
   }
+  return await planner.keep(openOrDown(".git", { what: ".git of the workspace", base: workspace }))
 }
 
 /** The directory Node.js was installed into; the program alone where it does not lie in an installation of its own. */
@@ -171,27 +222,60 @@ export function prefixes(): string[] {
   )
 }
 
-/** The arguments that build the file tree, from the first bind to the last `--remount-ro` (agent-tool-security 7.2, 7.3). */
-export async function treeArguments(layout: Layout, fixtures: Fixtures): Promise<string[]> {
+/**
+ * The arguments that build the file tree, from the first bind to the last `--remount-ro` (agent-tool-security 7.2, 7.3).
+ * `numberOf` gives the number a source has in bubblewrap.
+ */
+export async function treeArguments(
+  layout: Layout,
+  fixtures: Fixtures,
+  numberOf: (source: OpenSource) => number,
+): Promise<string[]> {
   const late = prefixes().filter(path => isAtOrBelow(path, TMP) || isAtOrBelow(path, RUN))
   const early = prefixes().filter(path => !late.includes(path))
+  const bind = ({ mode, source, target }: Bind) => [
+    mode === "rw" ? "--bind-fd" : "--ro-bind-fd",
+    String(numberOf(source)),
+    target,
+  ]
   const args = ["--ro-bind", "/usr", "/usr", ...(await systemArguments())]
   for (const path of early) args.push("--ro-bind", path, path)
   args.push(...(await etcArguments(fixtures.etcFds)), "--proc", "/proc", "--dev", "/dev")
+  args.push("--perms", "1777", "--size", String(SHM_SIZE_BYTES), "--tmpfs", "/dev/shm")
   if (layout.tmp === undefined) args.push("--perms", "1777", "--size", String(TMP_SIZE_BYTES), "--tmpfs", TMP)
-  else args.push(...bindArguments(layout.tmp))
+  else args.push(...bind(layout.tmp))
   args.push("--perms", "0755", "--tmpfs", RUN)
-  args.push("--ro-bind", nativeProgram("cortexfs-enter"), SANDBOX_ENTER)
-  args.push("--ro-bind", fixtures.payloadPath, SANDBOX_PAYLOAD)
-  if (fixtures.controlSocket !== undefined) args.push("--ro-bind", fixtures.controlSocket, SANDBOX_CONTROL_SOCKET)
+  for (const one of fixtures.binds) args.push(...bind(one))
   for (const path of late) args.push("--ro-bind", path, path)
-  for (const bind of layout.binds) args.push(...bindArguments(bind))
-  args.push("--remount-ro", RUN, "--remount-ro", "/")
+  for (const one of layout.binds) args.push(...bind(one))
+  args.push("--remount-ro", "/dev", "--remount-ro", RUN, "--remount-ro", "/")
   return args
 }
 
-function bindArguments(bind: Bind): string[] {
-  return [bind.mode === "rw" ? "--bind" : "--ro-bind", bind.source, bind.target]
+/**
+ * Opens what lies below /run besides the tree of the agent: entry program, payload, control socket. `payloadFd` stays the
+ * caller's, the others he closes. Errors: ENOENT, EACCES.
+ */
+export async function openFixtures(payloadFd: number, controlSocket: string | undefined): Promise<Bind[]> {
+  const binds: Bind[] = []
+  const add = (target: string, source: OpenSource) => binds.push({ target, source, mode: "ro" })
+  const what = "the entry program"
+  add(SANDBOX_PAYLOAD, await describeSource(payloadFd, "payload"))
+  try {
+    add(SANDBOX_ENTER, await openSource(nativeProgram("cortexfs-enter"), { what, isLinkFollowed: true }))
+    if (controlSocket === undefined) return binds
+    add(SANDBOX_CONTROL_SOCKET, await openSource(controlSocket, { what: "control socket", isLinkFollowed: true }))
+    if ((binds.at(-1)!.source.mode & constants.S_IFMT) === constants.S_IFSOCK) return binds
+    throw new CtxError("EACCES", "control socket is not a socket", { path: controlSocket })
+  } catch (e) {
+    closeFixtures(binds)
+    throw e
+  }
+}
+
+/** Closes what {@link openFixtures} opened. */
+export function closeFixtures(binds: readonly Bind[]): void {
+  for (const { target, source } of binds) if (target !== SANDBOX_PAYLOAD) closeSource(source)
 }
 
 /** /bin, /sbin, /lib and /lib64 as the host has them: a link or a directory. */
@@ -241,12 +325,13 @@ export async function findCwdFault(layout: Layout, cwd: string): Promise<CtxErro
     .filter(bind => isAtOrBelow(cwd, bind.target))
     .sort((a, b) => b.target.length - a.target.length)[0]
   if (covering === undefined) return undefined
+  const below = cwd.slice(covering.target.length).replace(/^\//, "") || "."
   try {
-    const facts = await stat(covering.source + cwd.slice(covering.target.length))
-    return facts.isDirectory() ? undefined : new CtxError("ENOTDIR", `cwd ${cwd} is not a directory`)
+    const source = await openSource(below, { what: `cwd ${cwd}`, base: covering.source, isLinkFollowed: true })
+    closeSource(source)
+    return isDirectorySource(source) ? undefined : new CtxError("ENOTDIR", `cwd ${cwd} is not a directory`)
   } catch (e) {
-    const code = codeOf(e)
-    if (code !== "ENOENT" && code !== "ENOTDIR" && code !== "EACCES") return undefined
-    return new CtxError(code, `cwd ${cwd} cannot be entered`, { cause: e })
+    if (!(e instanceof CtxError)) return undefined
+    return codeOf(e.cause) === "ENOTDIR" ? new CtxError("ENOTDIR", `cwd ${cwd} is not a directory`) : e
   }
 }

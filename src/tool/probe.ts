@@ -17,7 +17,7 @@ export function sandboxDown(layer: string, cause?: unknown): CtxError {
 let known: { file: string; fault: CtxError | undefined } | undefined
 
 /**
- * Makes sure that bubblewrap is the administrator's and new enough. The file is looked at for each launch, its version
+ * Makes sure that bubblewrap is the administrator's, new enough and binds by descriptor. The file is looked at for each launch, its version
  * asked once for each file. Errors: EHOSTDOWN.
  */
 export async function checkBwrap(): Promise<void> {
@@ -43,17 +43,28 @@ function statBwrap() {
   return lstatSync(BWRAP, { bigint: true })
 }
 
-function findVersionFault(): Promise<CtxError | undefined> {
-  return new Promise(resolve => {
-    execFile(BWRAP, ["--version"], { env: {}, timeout: VERSION_WAIT_MS, maxBuffer: 4096 }, (error, stdout) => {
-      if (error !== null) return resolve(sandboxDown(`${BWRAP} does not run; reinstall bubblewrap`, error))
-      const [, major, minor] = /^bubblewrap (\d+)\.(\d+)/.exec(stdout) ?? []
-      const isNew =
-        major !== undefined &&
-        (Number(major) > VERSION_MIN[0] || (Number(major) === VERSION_MIN[0] && Number(minor) >= VERSION_MIN[1]))
-      resolve(isNew ? undefined : sandboxDown(`${BWRAP} is older than ${VERSION_MIN.join(".")}; upgrade bubblewrap`))
+function askBwrap(option: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    execFile(BWRAP, [option], { env: {}, timeout: VERSION_WAIT_MS, maxBuffer: 65_536 }, (error, stdout) => {
+      if (error === null) resolve(stdout)
+      else reject(error)
     })
   })
+}
+
+async function findVersionFault(): Promise<CtxError | undefined> {
+  try {
+    const [, major, minor] = /^bubblewrap (\d+)\.(\d+)/.exec(await askBwrap("--version")) ?? []
+    const isNew =
+      major !== undefined &&
+      (Number(major) > VERSION_MIN[0] || (Number(major) === VERSION_MIN[0] && Number(minor) >= VERSION_MIN[1]))
+    if (!isNew) return sandboxDown(`${BWRAP} is older than ${VERSION_MIN.join(".")}; upgrade bubblewrap`)
+    // Distributions gave it to older versions, so the number does not tell.
+    if (/--bind-fd\b/.test(await askBwrap("--help"))) return undefined
+    return sandboxDown(`${BWRAP} has no --bind-fd; upgrade bubblewrap to 0.10 or to the security update of your system`)
+  } catch (e) {
+    return sandboxDown(`${BWRAP} does not run; reinstall bubblewrap`, e)
+  }
 }
 
 const REASONS: Readonly<Record<string, string>> = {

@@ -47,7 +47,6 @@ export async function runTool(grant: ToolGrant, run: ToolRun): Promise<ToolOutco
       ...run,
       agent,
       payloadFd: grant.fd,
-      payloadPath: grant.path,
       args,
       env,
       isJoined: call.mode !== "native",

@@ -9,8 +9,19 @@ import { SANDBOX_ENTER } from "../abi/path.js"
 import { memfd, pipe, seccompProgram, socketPair } from "../native/sys.js"
 import { Box, type Exit, findStartTime } from "./box.js"
 import { checkIdentity, type Identity } from "./identity.js"
-import { etcFiles, findCwdFault, type Layout, type Place, planLayout, treeArguments } from "./layout.js"
+import {
+  type Bind,
+  closeFixtures,
+  etcFiles,
+  findCwdFault,
+  type Layout,
+  openFixtures,
+  type Place,
+  planLayout,
+  treeArguments,
+} from "./layout.js"
 import { BWRAP, checkBwrap, findKernelFault, sandboxDown } from "./probe.js"
+import { findReplaced, proveBinds } from "./proof.js"
 
 const SETPRIV = "/usr/bin/setpriv"
 /** How long bubblewrap may take to build a sandbox; a mount that hangs must not hold a run for ever. */
@@ -24,8 +35,6 @@ const FIRST_FD = { payload: 3, status: 4, block: 5, seccomp: 6, etc: 7 }
 export interface Launch extends Place {
   /** The payload as it was checked, O_PATH; it stays the caller's. */
   payloadFd: number
-  /** Host path under which the payload was found. */
-  payloadPath: string
   /** Arguments of the payload behind its own name. */
   args: readonly string[]
   /** The whole environment, from `payloadEnv`. */
@@ -110,17 +119,29 @@ function release(blockFd: number): void {
 
 /**
  * Follows the entry program on the status socket to its end: undefined when the payload runs, else why it does not.
- * Its LF says that the sandbox would end with us from now on; only then it gets the word to execute the payload.
+ * Its LF says that the sandbox stands and would end with us from now on; when `prove` agrees then, it gets the word to
+ * execute the payload. Errors: those of `prove`.
  */
-async function readStatus(status: Socket): Promise<string | undefined> {
+async function readStatus(status: Socket, prove: () => Promise<void>): Promise<string | undefined> {
   let text = ""
+  let fault: unknown
   status.on("data", chunk => {
-    if (text === "" && chunk[0] === LF) status.write("\n")
+    if (text === "" && chunk[0] === LF) {
+      prove().then(
+        () => status.write("\n"),
+        e => {
+          fault = e
+          // Without a word the entry program ends.
+          status.destroy()
+        },
+      )
+    }
     text += chunk
   })
   // An entry program that is killed in between resets the connection.
   status.on("error", () => undefined)
   await new Promise(resolve => status.once("close", resolve))
+  if (fault !== undefined) throw fault
   if (text === "") return "unbuilt"
   return text === "\n" ? undefined : text.trim()
 }
@@ -131,6 +152,7 @@ async function findFault(
   stderr: Readable,
   identity: Identity,
   layout: Layout,
+  binds: readonly Bind[],
   cwd: string,
 ): Promise<CtxError> {
   if (word !== "unbuilt") {
@@ -141,6 +163,8 @@ async function findFault(
   }
   const missing = await findCwdFault(layout, cwd)
   if (missing !== undefined) return missing
+  const replaced = await findReplaced(binds)
+  if (replaced !== undefined) return replaced
   const kernel = findKernelFault(identity.uid, identity.gid)
   if (kernel !== undefined) return kernel
   let text = ""
@@ -152,7 +176,7 @@ async function findFault(
 /**
  * Starts a payload in a new sandbox and resolves once it executes. Everything is proved anew; doubt means it does not
  * run and no process is left. Errors: EHOSTDOWN naming the layer, ENOENT (a mount source, the working directory),
- * EACCES (a refused source; another inode lies at the payload's path), EPERM (identity), EINVAL (controls), ENOEXEC,
+ * EACCES (a source that is refused, or replaced by another inode meanwhile), EPERM (identity), EINVAL (controls), ENOEXEC,
  * ECANCELED (`signal`). agent-tool-security 3.1, 6, 7
  */
 export async function launch(l: Launch): Promise<Sandboxed> {
@@ -160,14 +184,23 @@ export async function launch(l: Launch): Promise<Sandboxed> {
     const identity = checkIdentity(l.agent)
     await checkBwrap()
     const layout = await planLayout(l)
-    if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
-    return await build(l, identity, layout)
+    try {
+      if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
+      const fixtures = await openFixtures(l.payloadFd, l.controlSocket)
+      try {
+        return await build(l, identity, layout, fixtures)
+      } finally {
+        closeFixtures(fixtures)
+      }
+    } finally {
+      layout.close()
+    }
   } catch (e) {
     throw e instanceof CtxError ? e : sandboxDown(`set-up ends with ${codeOf(e) ?? "an error"}`, e)
   }
 }
 
-async function build(l: Launch, identity: Identity, layout: Layout): Promise<Sandboxed> {
+async function build(l: Launch, identity: Identity, layout: Layout, fixtures: readonly Bind[]): Promise<Sandboxed> {
   const inside = new Set<number>()
   const outside = new Set<number>()
   let box: Box | undefined
@@ -197,11 +230,10 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
     const stdio = [stdinInside, stdoutInside, stderrInside, l.payloadFd, statusInside, blockInside]
     stdio.push(addFile("seccomp", seccompProgram()), ...files.map(([name, data]) => addFile(name, data)))
     const etcFds = Object.fromEntries(files.map(([name], i) => [name, FIRST_FD.etc + i]))
-    const { payloadPath, controlSocket } = l
-    const tree = await treeArguments(
-      layout,
-      controlSocket === undefined ? { payloadPath, etcFds } : { payloadPath, controlSocket, etcFds },
-    )
+    // A source bound twice has two numbers: bubblewrap closes each as it binds it.
+    const numberOf = ({ fd }: { fd: number }) => stdio.push(fd) - 1
+    const tree = await treeArguments(layout, { binds: fixtures, etcFds }, numberOf)
+    const binds = [...(layout.tmp === undefined ? [] : [layout.tmp]), ...fixtures, ...layout.binds]
     const [file, ...args] = bwrapArguments(identity, l, tree)
 
     const deadline = Date.now() + BUILD_WAIT_MS
@@ -225,8 +257,11 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
     let isLate = false
     let late: NodeJS.Timeout | undefined
     try {
-      const said = readStatus(wrap(statusFd, { readable: true, writable: true }))
-      await current.findInit(pid, deadline)
+      let init = 0
+      const said = readStatus(wrap(statusFd, { readable: true, writable: true }), () => proveBinds(init, binds))
+      // Whoever waits for it comes later; until then its fault is nobody's.
+      said.catch(() => undefined)
+      init = await current.findInit(pid, deadline)
       if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
       l.onHeld?.(pid, startTime)
       l.signal?.addEventListener("abort", cancel, { once: true })
@@ -241,7 +276,9 @@ async function build(l: Launch, identity: Identity, layout: Layout): Promise<San
       if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled")
       if (isLate) throw sandboxDown(`not built in ${BUILD_WAIT_MS / 1000} s`)
       const errors = l.isJoined ? stdoutFd : stderrFd
-      if (word !== undefined) throw await findFault(word, wrap(errors, { readable: true }), identity, layout, l.cwd)
+      if (word !== undefined) {
+        throw await findFault(word, wrap(errors, { readable: true }), identity, layout, binds, l.cwd)
+      }
     } catch (e) {
       l.signal?.removeEventListener("abort", cancel)
       for (const stream of streams) stream.destroy()

@@ -1,20 +1,32 @@
+// needs: root
 // The mount file: grammar and sources.
 
 import assert from "node:assert/strict"
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
+import { execFileSync } from "node:child_process"
+import {
+  fstatSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import fc from "fast-check"
 import t from "tap"
 import {
-  checkHostSource,
   checkMount,
-  checkMountSource,
   formatMount,
   type MountLine,
+  openHostSource,
+  openMountSource,
   parseMount,
 } from "../../src/policy/mount.js"
 import { parsePolicy } from "../../src/policy/policy.js"
+import { closeSource, listLinkPlaces, openSource } from "../../src/policy/source.js"
 
 const row = (...fields: string[]) => `${fields.join("\t")}\n`
 
@@ -113,7 +125,7 @@ t.test("mount files survive format and parse, and no byte string makes the reade
 })
 
 /** A host with a data tree, a view and a few directories, outside everything that is always closed. */
-function makeHost() {
+async function makeHost() {
   const dir = mkdtempSync(join(tmpdir(), "cx-mount-"))
   const view = join(dir, "view")
   for (const path of [
@@ -142,15 +154,24 @@ function makeHost() {
     subject: "coder_t",
     policy,
     viewDir: view,
+    view: await openSource(view, { what: "view" }),
     protectedDirs: [join(dir, "data")],
   }
-  const check = (source: string, mode: "ro" | "rw" = "ro") =>
-    checkMountSource({ source, target: "/x", mode, options: new Set() } satisfies MountLine, context)
-  return { dir, view, context, check, remove: () => rmSync(dir, { recursive: true }) }
+  const check = async (path: string, mode: "ro" | "rw" = "ro") => {
+    const line: MountLine = { source: path, target: "/x", mode, options: new Set() }
+    const source = await openMountSource(line, context)
+    closeSource(source)
+    return source.path
+  }
+  const remove = () => {
+    closeSource(context.view)
+    rmSync(dir, { recursive: true })
+  }
+  return { dir, view, context, check, remove }
 }
 
 t.test("a host source is resolved and must exist", async t => {
-  const host = makeHost()
+  const host = await makeHost()
   t.teardown(host.remove)
   t.equal(await host.check(join(host.dir, "code")), join(host.dir, "code"))
   t.equal(await host.check(join(host.dir, "tocode/sub"), "rw"), join(host.dir, "code/sub"))
@@ -159,7 +180,7 @@ t.test("a host source is resolved and must exist", async t => {
 })
 
 t.test("a source at, above or below a closed directory is EACCES, also through a link", async t => {
-  const host = makeHost()
+  const host = await makeHost()
   t.teardown(host.remove)
   for (const source of ["/", "/proc", "/proc/self", "/sys", "/dev/shm", "/run", "/var", "/dev"]) {
     await t.rejects(host.check(source), { code: "EACCES" }, source)
@@ -167,11 +188,11 @@ t.test("a source at, above or below a closed directory is EACCES, also through a
   for (const source of ["data", "data/home", "todata", "todata/home", ".", "view", "view/agent"]) {
     await t.rejects(host.check(join(host.dir, source)), { code: "EACCES" }, source)
   }
-  await t.rejects(checkHostSource("/ctx", host.context), { code: "EACCES" })
+  await t.rejects(openHostSource("/ctx", host.context), { code: "EACCES" })
 })
 
 t.test("of /ctx only itself, allowed spaces and the agent's own home are bound, from its own view", async t => {
-  const host = makeHost()
+  const host = await makeHost()
   t.teardown(host.remove)
   t.equal(await host.check("/ctx"), host.view)
   t.equal(await host.check("/ctx/shared/lab", "rw"), join(host.view, "shared/lab"))
@@ -193,4 +214,66 @@ t.test("of /ctx only itself, allowed spaces and the agent's own home are bound, 
   for (const [source, mode] of refused)
     await t.rejects(host.check(source, mode), { code: "EACCES" }, `${source} ${mode}`)
   await t.rejects(host.check("/ctx/shared/lab/none"), { code: "ENOENT" })
+})
+
+t.test("a source stays the inode it was when it was checked, whatever its path names afterwards", async t => {
+  const host = await makeHost()
+  t.teardown(host.remove)
+  const code = join(host.dir, "code")
+  const source = await openHostSource(code, host.context)
+  t.teardown(() => closeSource(source))
+  renameSync(code, join(host.dir, "moved"))
+  symlinkSync("/etc", code)
+  const facts = fstatSync(source.fd, { bigint: true })
+  t.equal(facts.ino, lstatSync(join(host.dir, "moved"), { bigint: true }).ino)
+  t.strictSame([facts.dev, facts.ino], [source.dev, source.ino])
+  await t.rejects(openHostSource(code, host.context, { isExact: true }), { code: "EACCES", message: /link/ })
+})
+
+t.test("the text of a refusal says what is closed", async t => {
+  const host = await makeHost()
+  t.teardown(host.remove)
+  const texts: Record<string, string> = {
+    "/": "mount source /: the root of the host is not mounted",
+    "/proc/self": "mount source /proc/self: /proc is not mounted",
+    [host.dir]: `mount source ${host.dir}: it holds ${host.view}, which is not mounted`,
+  }
+  for (const [path, message] of Object.entries(texts)) await t.rejects(host.check(path), { code: "EACCES", message })
+})
+
+t.test("another mount of a closed directory, of what holds it or of what lies in it is EACCES", async t => {
+  const host = await makeHost()
+  const outside = mkdtempSync(join(tmpdir(), "cx-twin-"))
+  mkdirSync(join(outside, "at"))
+  mkdirSync(join(outside, "in/at"), { recursive: true })
+  t.teardown(() => {
+    rmSync(outside, { recursive: true })
+    host.remove()
+  })
+  for (const twin of ["data", "data/home", "."]) {
+    for (const [target, source] of [
+      ["at", "at"],
+      ["in/at", "in"],
+    ] as const) {
+      execFileSync("mount", ["--bind", join(host.dir, twin), join(outside, target)])
+      try {
+        await t.rejects(host.check(join(outside, source)), { code: "EACCES" }, `${twin} seen from ${source}`)
+      } finally {
+        execFileSync("umount", [join(outside, target)])
+      }
+    }
+  }
+  t.equal(await host.check(join(outside, "in")), join(outside, "in"), "without that mount it is a directory as any")
+})
+
+t.test("the places of links on the way to a source are told", async t => {
+  const host = await makeHost()
+  t.teardown(host.remove)
+  const { dir } = host
+  symlinkSync("../tocode", join(dir, "data/hop"))
+  const path = join(dir, "data/../data/hop/sub")
+  const source = await openSource(path, { what: "source", isLinkFollowed: true })
+  t.teardown(() => closeSource(source))
+  t.strictSame(listLinkPlaces(path, source), [join(dir, "data"), dir])
+  t.throws(() => listLinkPlaces(join(dir, "code"), source), { code: "EACCES" })
 })
