@@ -256,6 +256,7 @@ export async function bootSystem(options: BootOptions = {}): Promise<System> {
     detached: true,
     stdio: ["pipe", "pipe", "pipe"],
   })
+  const closed = once(keeper, "close")
   let notes = ""
   let faults = ""
   keeper.stdin!.on("error", () => {})
@@ -277,7 +278,6 @@ export async function bootSystem(options: BootOptions = {}): Promise<System> {
     const failed = await system.run(["systemctl", "--failed", "--plain", "--no-legend"])
     throw new Error(`boot ended ${stdout.trim()}: ${failed.stdout}\n${await system.journal([], 40)}`)
   } catch (error) {
-    const closed = once(keeper, "close")
     keeper.stdin!.end()
     await closed
     rmSync(state, { recursive: true, force: true })

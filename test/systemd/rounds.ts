@@ -30,7 +30,7 @@ t.test("a machine with two agents", async t => {
         const run = talk(system, owner, {
           op: "send",
           id: `k-${round}`,
-          input: script({ sleep_ms: 2000 }, { say: "x" }),
+          input: script({ sleep_ms: 800 }, { say: "x" }),
         })
         await run.frame("start")
         const unit = targets[round % targets.length]!

@@ -34,7 +34,7 @@ t.test("a machine with the enabled units", async t => {
       await playScripts(system, "coder")
       const run = talk(system, owner, { op: "send", id: "s1", input: script({ sleep_ms: 30_000 }, { say: "never" }) })
       await run.frame("start")
-      t.ok((await system.pids(RUNTIME)).length >= 2)
+      await system.until("the step program", async () => (await system.pids(RUNTIME)).length >= 2)
       await system.manage("stop", "cortexfs@coder")
       t.match((await run.end()).slice(-2), [
         { type: "error", code: "EINTR" },
