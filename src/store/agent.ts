@@ -1,13 +1,14 @@
 import { readdirSync } from "node:fs"
-import { CONTROL_MAX, isAgentAbi, parseList, parsePairs, parseText, parseValue } from "../abi/control.js"
-import { CtxError, codeOf } from "../abi/error.js"
+import { isAgentAbi, parseList, parsePairs, parseText, parseValue } from "../abi/control.js"
+import { CtxError } from "../abi/error.js"
 import { issueError, refuse } from "../abi/issue.js"
 import { ENV_PAIRS_MAX, ENV_SIZE_MAX } from "../abi/limit.js"
 import { isCleanPath, isModelReference, isName, isUid, validateName } from "../abi/name.js"
+import { type ParentReference, parseParent } from "../abi/parent.js"
 import { agentHomePath, CTX_ROOT, homePath, isAtOrBelow, rootEntryPath } from "../abi/path.js"
 import { AGENT_ABI } from "../abi/product.js"
 import { findAccount } from "../native/sys.js"
-import { readFileNofollow } from "./file.js"
+import { findControl } from "./control.js"
 import type { Source } from "./generation.js"
 
 /** One agent's definition as it is in the backing tree now; every control parsed and checked (agent-runtime.md 1). */
@@ -23,7 +24,7 @@ export interface Agent {
   subject: string
   iso: "shared" | "uid" | "userns"
   /** `undefined` for a top-level agent */
-  parent?: { agent: string; session?: string; run?: string }
+  parent?: ParentReference
   life: "owned" | "temp"
   root: string
   cwd: string
@@ -86,17 +87,7 @@ class Controls {
   }
 
   find(control: string): Buffer | undefined {
-    const what = this.what(control)
-    try {
-      return readFileNofollow({ dirFd: this.source.dirFd, name: what }, CONTROL_MAX)
-    } catch (error) {
-      const code = codeOf(error)
-      if (code === "ENOENT") return undefined
-      if (code === "ELOOP") return refuse(what, "is a symbolic link")
-      if (code === "EISDIR" || code === "EINVAL") return refuse(what, "is not a regular file")
-      if (code === "EFBIG") return refuse(what, `has more than ${CONTROL_MAX} bytes`)
-      throw error
-    }
+    return findControl(this.source.dirFd, this.what(control))
   }
 
   findValue(control: string): string | undefined {
@@ -125,13 +116,8 @@ class Controls {
 
 function readParent(controls: Controls): Agent["parent"] {
   const value = controls.findValue("parent") ?? ""
-  if (value === "") return undefined
-  const match = /^agent:([^ ]+)(?: session:([^ ]+))?(?: run:([^ ]+))?$/.exec(value)
-  const [, agent, session, run] = match ?? []
-  if (!isName(agent) || ![session, run].every(part => part === undefined || isName(part))) {
-    return refuse(controls.what("parent"), "is not agent:A[ session:S][ run:R]", 1)
-  }
-  return { agent, session, run }
+  const parent = parseParent(value)
+  return parent === null ? refuse(controls.what("parent"), "is not agent:A[ session:S][ run:R]", 1) : parent
 }
 
 function readEnv(controls: Controls): Map<string, string> {

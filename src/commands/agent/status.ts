@@ -1,11 +1,9 @@
-import { readdirSync, readFileSync } from "node:fs"
 import { string } from "@oclif/core/args"
 import { CtxError } from "../../abi/error.js"
-import { isName } from "../../abi/name.js"
-import { rootEntryPath } from "../../abi/path.js"
 import { type Cell, CtxCommand } from "../../client/command.js"
 import { AgentControls } from "../../client/control.js"
 import { escapeText } from "../../client/escape.js"
+import { findParentPid, findRole, listAgentNames } from "../../client/family.js"
 import type { Places } from "../../client/place.js"
 import { parseAgent } from "../../client/session.js"
 
@@ -28,7 +26,7 @@ export default class Status extends CtxCommand {
     const rest: [string, Cell][] = [
       ["model", orAbsent(await controls.readValue("model"))],
       ["life", orAbsent(await controls.readValue("life"))],
-      ["role", agent === "worker" || agent.startsWith("worker-") ? "worker" : null],
+      ["role", findRole(agent)],
       ["parent", orAbsent(await controls.readValue("parent"))],
       ["children", await countChildren(places, agent)],
       ["pid", pid],
@@ -47,9 +45,8 @@ export default class Status extends CtxCommand {
 
 async function countChildren(places: Places, agent: string): Promise<number> {
   let count = 0
-  for (const name of readdirSync(rootEntryPath("agent", places.root))) {
-    if (name === agent || !isName(name)) continue
-    if (await isLiveChild(places, name, agent)) count++
+  for (const name of listAgentNames(places)) {
+    if (name !== agent && (await isLiveChild(places, name, agent))) count++
   }
   return count
 }
@@ -62,16 +59,6 @@ async function isLiveChild(places: Places, name: string, parent: string): Promis
     return reference === `agent:${parent}` && (await controls.readStatus()) !== "dead"
   } catch {
     return false
-  }
-}
-
-function findParentPid(pid: number): number | null {
-  try {
-    const stat = readFileSync(`/proc/${pid}/stat`, "latin1")
-    const [, ppid] = stat.slice(stat.lastIndexOf(")") + 2).split(" ")
-    return Number(ppid)
-  } catch {
-    return null
   }
 }
 
