@@ -1,10 +1,11 @@
 // `session/index/`: list, current, by-cwd, by-hash, by-uuid (session-abi 10).
 import { closeSync } from "node:fs"
+import { setTimeout as pause } from "node:timers/promises"
 import { CtxError, codeOf } from "../abi/error.js"
 import { cwdKey } from "../abi/hash.js"
 import { INDEX_FILE_MAX, INDEX_LIST_MAX } from "../abi/limit.js"
 import { isSessionName } from "../abi/name.js"
-import { flock, flockWait, fstatat } from "../native/sys.js"
+import { flock, fstatat } from "../native/sys.js"
 import { createDirectory, listNames, openDirectory, readEntry, replaceDurably, replaceEntry } from "./entry.js"
 import { syncEntry } from "./fault.js"
 import { type Made, noteMade } from "./layout.js"
@@ -12,8 +13,15 @@ import { readLineValue } from "./meta.js"
 import type { Place } from "./place.js"
 import { Turn } from "./turn.js"
 
-// Waiting for the lock takes a thread of the pool; one waiter of each index at a time leaves the others for the holder's syncs.
-const turns = new Map<string, Turn>()
+/** What one process knows of an index: whose turn it is, and the updates that a held lock kept it from making, in order. */
+interface Desk {
+  turn: Turn
+  missed: Map<string, { name: string; keys?: IndexKeys }>
+}
+
+const desks = new Map<string, Desk>()
+const INDEX_WAIT_MS = 1000
+const POLL_MS = 20
 
 const KEY_DIRS = ["by-cwd", "by-hash", "by-uuid"] as const
 
@@ -198,43 +206,118 @@ export function readList(sessionsFd: number): string[] {
 
 /**
  * Moves the session to the head of `list`; with `keys` also writes `current`, `by-cwd`, `by-hash`, `by-uuid`. A file that
- * says so already is not written. Waits for the index lock, so the caller must not hold the history lock.
- * Errors: `EINVAL` bad body or a key bound to another session, `EIO`, `ENOSPC`.
+ * says so already is not written. Waits up to 1 s for the index lock, so the caller must not hold the history lock; when it
+ * is still held then, the update is left to the next writer (session-abi 11). Errors: `EAGAIN` it is held and there is an
+ * external key, which nobody could add later; `EINVAL` bad body or a key bound to another session, `EIO`, `ENOSPC`.
  */
 export function updateIndex(sessionsFd: number, name: string, place: Place, keys?: IndexKeys): Promise<void> {
-  const turn = turns.get(place.dir) ?? new Turn()
-  turns.set(place.dir, turn)
-  return turn.take(() => updateLocked(sessionsFd, name, place, keys))
+  const desk = desks.get(place.dir) ?? { turn: new Turn(), missed: new Map() }
+  desks.set(place.dir, desk)
+  const deadline = Date.now() + INDEX_WAIT_MS
+  return desk.turn.take(() => updateLocked(sessionsFd, name, place, { desk, deadline, keys }))
 }
 
-async function updateLocked(sessionsFd: number, name: string, place: Place, keys?: IndexKeys): Promise<void> {
+async function updateLocked(
+  sessionsFd: number,
+  name: string,
+  place: Place,
+  { desk, deadline, keys }: { desk: Desk; deadline: number; keys: IndexKeys | undefined },
+): Promise<void> {
   await ensureIndex(sessionsFd, place)
   const indexFd = openDirectory("index", sessionsFd)
   try {
-    if (!flock(indexFd, "ex")) await flockWait(indexFd, "ex")
-    if (keys !== undefined) {
-      // What can be refused comes first.
-      const missing = keyPaths(keys).filter(path => !checkKey(sessionsFd, indexFd, path, name))
-      const byCwd = keys.cwd === null ? undefined : `by-cwd/${cwdKey(keys.cwd)}`
-      const isCwdBound = byCwd === undefined || readIndexName(indexFd, byCwd) === name
-      const isCurrent = readIndexName(indexFd, "current") === name
-      moveToHead(sessionsFd, indexFd, name, place)
-      if (!isCurrent) replaceEntry(indexFd, "current", `${name}\n`, place)
-      if (byCwd !== undefined && !isCwdBound) await writeKey(indexFd, byCwd, name, place, false)
-      for (const path of missing) await writeKey(indexFd, path, name, place, true)
-    } else {
-      moveToHead(sessionsFd, indexFd, name, place)
+    if (!(await lockIndex(indexFd, deadline))) {
+      if (keys !== undefined && keyPaths(keys).length > 0) {
+        throw new CtxError("EAGAIN", "index is locked by another program", { hint: "send again" })
+      }
+      noteMissed(desk, name, keys)
+      return
     }
+    await makeUp(sessionsFd, indexFd, place, desk)
+    await applyUpdate(sessionsFd, indexFd, name, place, keys)
   } finally {
     closeSync(indexFd)
+  }
+}
+
+// Asked for again and again: a waiting thread of the pool could not be called back from a lock that is never released.
+async function lockIndex(indexFd: number, deadline: number): Promise<boolean> {
+  while (!flock(indexFd, "ex")) {
+    if (Date.now() >= deadline) return false
+    await pause(POLL_MS)
+  }
+  return true
+}
+
+// Of each session the latest beginning and the latest end; the latest of all comes last.
+function noteMissed(desk: Desk, name: string, keys: IndexKeys | undefined): void {
+  const key = keys === undefined ? `${name} end` : name
+  desk.missed.delete(key)
+  desk.missed.set(key, { name, keys: keys && { cwd: keys.cwd } })
+}
+
+// A bad body is refused by the send that needs that file; here it only loses what was to be written there.
+async function makeUp(sessionsFd: number, indexFd: number, place: Place, desk: Desk): Promise<void> {
+  for (const [key, { name, keys }] of desk.missed) {
+    try {
+      if (isSession(sessionsFd, name)) await applyUpdate(sessionsFd, indexFd, name, place, keys)
+    } catch (e) {
+      if (codeOf(e) !== "EINVAL") throw e
+    }
+    desk.missed.delete(key)
+  }
+}
+
+async function applyUpdate(
+  sessionsFd: number,
+  indexFd: number,
+  name: string,
+  place: Place,
+  keys: IndexKeys | undefined,
+): Promise<void> {
+  if (keys !== undefined) {
+    // What can be refused comes first.
+    const missing = keyPaths(keys).filter(path => !checkKey(sessionsFd, indexFd, path, name))
+    const byCwd = keys.cwd === null ? undefined : `by-cwd/${cwdKey(keys.cwd)}`
+    const isCwdBound = byCwd === undefined || readIndexName(indexFd, byCwd) === name
+    const isCurrent = readIndexName(indexFd, "current") === name
+    moveToHead(sessionsFd, indexFd, name, place)
+    if (!isCurrent) replaceEntry(indexFd, "current", `${name}\n`, place)
+    if (byCwd !== undefined && !isCwdBound) await writeKey(indexFd, byCwd, name, place, false)
+    for (const path of missing) await writeKey(indexFd, path, name, place, true)
+  } else {
+    moveToHead(sessionsFd, indexFd, name, place)
   }
 }
 
 function moveToHead(sessionsFd: number, indexFd: number, name: string, place: Place): void {
   const listed = readIndexList(indexFd)
   if (listed?.[0] === name) return
-  const others = (listed ?? orderByTime(sessionsFd)).filter(other => other !== name && isSession(sessionsFd, other))
+  const others = mergeListed(sessionsFd, name, listed).filter(other => other !== name && isSession(sessionsFd, other))
   replaceEntry(indexFd, "list", `${[name, ...others].join("\n")}\n`, place)
+}
+
+// A session that `list` lacks was made while the lock was held elsewhere. It comes before the first listed one that is no
+// newer; those that are listed keep their order. The session `name` is about to be put at the head.
+function mergeListed(sessionsFd: number, name: string, listed: string[] | undefined): string[] {
+  if (listed === undefined) return orderByTime(sessionsFd)
+  const known = new Set([name, ...listed])
+  const merged = [...listed]
+  for (const other of listDirectories(sessionsFd).sort()) {
+    if (known.has(other) || !hasHistory(sessionsFd, other)) continue
+    const seconds = readSeconds(sessionsFd, other)
+    const at = merged.findIndex(one => readSeconds(sessionsFd, one) <= seconds)
+    merged.splice(at === -1 ? merged.length : at, 0, other)
+  }
+  return merged
+}
+
+function hasHistory(sessionsFd: number, name: string): boolean {
+  try {
+    return (fstatat(sessionsFd, `${name}/messages.jsonl`).mode & 0o170000) === 0o100000
+  } catch {
+    return false
+  }
 }
 
 async function writeKey(indexFd: number, path: string, name: string, place: Place, isDurable: boolean): Promise<void> {

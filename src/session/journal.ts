@@ -52,12 +52,11 @@ interface Tail {
 }
 
 /**
- * What a failed write means to a client: `ENOSPC` when there is no room, otherwise `EIO`.
+ * What a failed write means to a client: `ENOSPC` when there is no room, `EAGAIN` when the index is held, otherwise `EIO`.
  */
 export function refusalOf(e: unknown, what: string): CtxError {
   const code = codeOf(e)
-  if (e instanceof CtxError && (code === "EIO" || code === "ENOSPC" || code === "EMSGSIZE" || code === "EINVAL"))
-    return e
+  if (e instanceof CtxError && /^(EIO|ENOSPC|EMSGSIZE|EINVAL|EAGAIN)$/.test(e.code)) return e
   if (code === "ENOSPC" || code === "EDQUOT") {
     return new CtxError("ENOSPC", `no space for ${what}`, { hint: "free space and send again", cause: e })
   }

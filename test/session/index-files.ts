@@ -1,9 +1,20 @@
 // needs: root
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { closeSync, constants, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
+import { flock } from "../../src/native/sys.js"
 import { listSessions } from "../../src/session/listing.js"
-import { makePlace, openLocked, recordRun, Sessions, startOf, takePicture } from "../fixture/session/place.js"
+import type { Place } from "../../src/session/place.js"
+import {
+  makePlace,
+  openLocked,
+  recordRun,
+  runChild,
+  runId,
+  Sessions,
+  startOf,
+  takePicture,
+} from "../fixture/session/place.js"
 
 t.test("a recorded send moves its session to the head of list and writes current and by-cwd", async t => {
   const place = makePlace()
@@ -99,6 +110,72 @@ t.test("sixteen sessions recorded at once keep the index whole", async t => {
   for (const [i, name] of names.entries()) {
     t.equal(readFileSync(join(place.dir, `index/by-hash/key-${i}`), "utf8"), `${name}\n`)
   }
+})
+
+function holdIndex(place: Place): () => void {
+  const fd = openSync(join(place.dir, "index"), constants.O_RDONLY | constants.O_DIRECTORY)
+  t.equal(flock(fd, "ex"), true)
+  return () => closeSync(fd)
+}
+
+t.test(
+  "an index lock that is never released delays no send for long, and the next writer repairs the index",
+  async t => {
+    const place = makePlace()
+    const sessions = new Sessions(place)
+    const read = (path: string) => readFileSync(join(place.dir, "index", path), "utf8")
+    await recordRun(sessions, "a", startOf(1))
+    await recordRun(sessions, "b", startOf(2))
+    const release = holdIndex(place)
+    const begin = performance.now()
+    const lines = await recordRun(sessions, "a", startOf(3, { cwd: "/workspace/api" }))
+    t.match(lines.at(-1), /"status":"ok"/)
+    await Promise.all(["c", "d", "e", "f"].map((name, i) => recordRun(sessions, name, startOf(4 + i))))
+    const tookMs = performance.now() - begin
+    t.ok(tookMs < 8000, `one send, and then four at once, took ${tookMs} ms`)
+    t.equal(read("list"), "b\na\n", "the index is as the holder has it")
+    t.equal(readFileSync(join(place.dir, "a/state"), "utf8"), "done\n")
+    release()
+    await recordRun(sessions, "b", startOf(9))
+    const names = read("list").trimEnd().split("\n")
+    t.equal(names[0], "b")
+    t.equal(names.at(-1), "a")
+    t.strictSame([...names].sort(), ["a", "b", "c", "d", "e", "f"])
+    t.equal(read("by-cwd/cwd-b01b17a03e5d31d0"), "a\n")
+    t.equal(read("current"), "b\n")
+  },
+)
+
+t.test("a writer that knows nothing of a left-out update lists the session that list lacks", async t => {
+  const place = makePlace()
+  await recordRun(new Sessions(place), "a", startOf(1))
+  await recordRun(new Sessions(place), "b", startOf(2))
+  mkdirSync(join(place.dir, "by-hand"))
+  const release = holdIndex(place)
+  const ended = await runChild(place, { session: "new", id: "m-3", run: runId(3), content: "input 3" })
+  t.match(ended.stdout, /"type":"done","run":"ctx-0+3","status":"ok"\}\n$/)
+  release()
+  const again = await runChild(place, { session: "a", id: "m-4", run: runId(4), content: "input 4" })
+  t.match(again.stdout, /"status":"ok"\}\n$/)
+  const names = readFileSync(join(place.dir, "index/list"), "utf8").trimEnd().split("\n")
+  t.equal(names[0], "a")
+  t.strictSame([...names].sort(), ["a", "b", "new"], "a directory without a history is no session")
+})
+
+t.test("a send with an external key is refused with EAGAIN under a held index lock, and nothing is stored", async t => {
+  const place = makePlace()
+  const sessions = new Sessions(place)
+  await recordRun(sessions, "a", startOf(1))
+  const rows = () => ["messages.jsonl", "events.jsonl", "state"].map(name => readFileSync(join(place.dir, "a", name)))
+  const before = rows()
+  const release = holdIndex(place)
+  const session = await openLocked(sessions, "a")
+  await t.rejects(session.begin(startOf(2, { hash: "key" })), { code: "EAGAIN" })
+  session.unlockRun()
+  t.strictSame(rows(), before)
+  release()
+  await recordRun(sessions, "a", startOf(2, { hash: "key" }))
+  t.equal(readFileSync(join(place.dir, "index/by-hash/key"), "utf8"), "a\n")
 })
 
 t.test(
