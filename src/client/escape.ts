@@ -1,20 +1,21 @@
 // Makes text that came from objects, sessions or the command line safe to print.
 
-const BIDI = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/
-const UNSAFE = /[\\\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
-const UNSAFE_RAW = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+// Bidirectional controls, and the two that some terminals and readers take for the end of a line.
+const WIDE = /[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/
+const UNSAFE = /[\\\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
+const UNSAFE_RAW = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
 
 function escapeOne(c: string): string {
   if (c === "\\") return "\\\\"
   if (c === "\n") return "\\n"
   if (c === "\t") return "\\t"
   const point = c.codePointAt(0) as number
-  return BIDI.test(c) ? `\\u{${point.toString(16)}}` : `\\x${point.toString(16).padStart(2, "0")}`
+  return WIDE.test(c) ? `\\u{${point.toString(16)}}` : `\\x${point.toString(16).padStart(2, "0")}`
 }
 
 /**
  * Escapes text for tables, `key=value` lines and error lines: `\` as `\\`, LF `\n`, TAB `\t`, other C0, DEL and C1 as
- * `\xNN`, bidirectional controls as `\u{N}`. The result is one line. Implements ctx-coreutils 2.4.
+ * `\xNN`, bidirectional controls and the separators U+2028 and U+2029 as `\u{N}`. The result is one line. Implements ctx-coreutils 2.4.
  */
 export function escapeText(text: string): string {
   return text.replace(UNSAFE, escapeOne)

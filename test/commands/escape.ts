@@ -20,10 +20,12 @@ t.test("escaped text is one line without control characters, and leads back to t
   fc.assert(
     fc.property(fc.string({ unit: "binary", maxLength: 40 }), text => {
       const escaped = escapeText(text)
-      return !/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/.test(escaped) && unescapeText(escaped) === text
+      return !/[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/.test(escaped) && unescapeText(escaped) === text
     }),
   )
   t.equal(escapeTerminal("a\tb\n\u001b"), "a\tb\n\\x1b")
+  // Line and paragraph separator: one line here, two in what reads the output.
+  for (const shown of [escapeText, escapeTerminal]) t.equal(shown("a\u2028b\u2029c"), "a\\u{2028}b\\u{2029}c")
 })
 
 t.test("bytes that are no UTF-8 are escaped one by one and differ from what they would decode to", async t => {
