@@ -11,7 +11,18 @@ export const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const PROGRAMS = {
   build: { "g++": "g++", make: "make", python3: "python3" },
   run: { bwrap: "bubblewrap", fusermount3: "fuse3", setpriv: "util-linux" },
-  test: { strace: "strace", cmake: "cmake", ninja: "ninja-build", socat: "socat", unshare: "util-linux", git: "git" },
+  test: {
+    strace: "strace",
+    cmake: "cmake",
+    ninja: "ninja-build",
+    socat: "socat",
+    unshare: "util-linux",
+    git: "git",
+    "systemd-analyze": "systemd",
+    "dbus-daemon": "dbus",
+    "/usr/lib/polkit-1/polkitd": "polkitd",
+    "dpkg-deb": "dpkg",
+  },
 }
 
 /** Says one line of progress on stderr. @param {string} text */
@@ -21,6 +32,7 @@ export function say(text) {
 
 /** The path of a program found by PATH and the system directories, or undefined. @param {string} name */
 export function findProgram(name) {
+  if (name.startsWith("/")) return existsSync(name) ? name : undefined
   const places = [...(process.env.PATH ?? "").split(":"), "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
   for (const place of places) {
     try {
