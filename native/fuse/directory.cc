@@ -121,7 +121,18 @@ int Server::fill_listing(Handle* handle) {
         std::string_view text(raw->name);
         if (text == "." || text == "..") continue;
         if (at != nullptr && at->find_child(text) != nullptr) continue;
-        if (!zones_.classify(zone, text).is_listed) continue;
+        Class of = zones_.classify(zone, text);
+        if (!of.is_listed) continue;
+        const Zone& entry_zone = zones_.at(of.zone);
+        if (entry_zone.only_plain) {
+          uint32_t type = DTTOIF(raw->type);
+          if (raw->type == DT_UNKNOWN) {  // not every file system says it in the listing
+            Stat entry;
+            if (stat_name(handle->fd->fd, raw->name, &entry) != 0) continue;
+            type = entry.raw.stx_mode & S_IFMT;
+          }
+          if (!entry_zone.shows(type)) continue;
+        }
         identity.ino = raw->ino;
         listing.add(text, nodes_.shown_ino(identity), raw->type, nullptr);
       }

@@ -121,6 +121,7 @@ int Server::find_backing_entry(Node* parent, const Entry& entry, Child* out) {
     }
   }
   if (error != 0) return error == ELOOP || error == ENOTDIR ? ENOENT : error;
+  if (!zones_.at(entry.zone).shows(out->stat.raw.stx_mode & S_IFMT)) return ENOENT;
   out->entry = &entry;
   out->is_backing = true;
   out->found.identity = out->stat.identity();
@@ -152,6 +153,7 @@ int Server::find_plain(Node* parent, std::string_view name, Child* out) {
   text[name.size()] = 0;
   error = stat_name(dir->fd, text, &out->stat);
   if (error != 0) return error;
+  if (!zones_.at(zone).shows(out->stat.raw.stx_mode & S_IFMT)) return ENOENT;
   const Volume* from = volume(parent->volume.load());
   out->is_backing = true;
   out->found.identity = out->stat.identity();

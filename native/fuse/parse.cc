@@ -109,6 +109,7 @@ bool parse_zones(const Napi::Array& from, std::vector<Zone>* out, std::string* f
     zone.can_passthrough = flag(object, "passthrough") && zone.caching != Caching::Direct;
     zone.is_volume = flag(object, "isVolume");
     zone.ask_miss = flag(object, "askMiss");
+    zone.only_plain = flag(object, "onlyPlain");
     zone.child_default = static_cast<int>(number(object, "childDefault", HIDDEN));
     Napi::Value children = object.Get("children");
     for (uint32_t j = 0; children.IsArray() && j < children.As<Napi::Array>().Length() && fault->empty(); j++) {

@@ -1,6 +1,8 @@
 // The automaton that classifies backing entries: the zone of an entry follows from its parent's zone and its name.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -39,8 +41,12 @@ struct Zone {
   uint32_t entry_ttl_ms = 0, attr_ttl_ms = 0;
   Caching caching = Caching::Keep;
   bool can_passthrough = false, is_volume = false, ask_miss = false;
+  bool only_plain = false;          // an entry that is no regular file and no directory is not there
   std::vector<ZoneChild> children;
   int child_default = HIDDEN;
+
+  // Whether an entry of this type (S_IFMT bits) exists in the zone.
+  bool shows(uint32_t type) const { return !only_plain || type == S_IFREG || type == S_IFDIR; }
 };
 
 // The zone of a child and whether a listing shows it.

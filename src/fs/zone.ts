@@ -114,10 +114,15 @@ const FIXED: Omit<Zone, "id" | "name" | "children" | "childDefault"> = {
   passthrough: false,
   isVolume: false,
   askMiss: false,
+  onlyPlain: true,
 }
+
+/** Where links and special files are as they lie; everywhere else the fixed rule holds (fuse.md 3). */
+const ANY_TYPE: Rules = { onlyPlain: false }
 
 /** Full POSIX behaviour by the caller's own rights. */
 const PLAIN: Rules = {
+  ...ANY_TYPE,
   create: OK,
   mkdir: OK,
   mknodSpecial: OK,
@@ -263,7 +268,7 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
     ],
     "homemodelother",
   )
-  const alias = { ...CONTROL, symlink: ASK, unlink: ASK, renameFrom: ASK, renameTo: ASK }
+  const alias = { ...CONTROL, ...ANY_TYPE, symlink: ASK, unlink: ASK, renameFrom: ASK, renameTo: ASK }
   put("homealias", alias, [], "hidden")
   put("homealiastemp", { ...alias, ...LIVE }, [], "hidden")
   put("homemodelother", HISTORY, [DOT], "modelcontrols")
@@ -338,14 +343,14 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
   put("context", SKELETON, [], "contextentry")
   put("contextentry", CONTEXT, [], "self")
   put("terminal", SKELETON, exact(["main.sock"], "terminalsocket"), "contextentry")
-  put("terminalsocket", { ...LIVE, symlink: ASK, unlink: ASK }, [], "hidden")
+  put("terminalsocket", { ...LIVE, ...ANY_TYPE, symlink: ASK, unlink: ASK }, [], "hidden")
 
   // An agent's view (fuse.md 9): what the agent owns is as in the host view, all else can only be read.
-  const filed = (zone: Rules) => ({ ...zone, passthrough: true })
+  const filed = (zone: Rules) => ({ ...zone, ...ANY_TYPE, passthrough: true })
   put("viewagent", {}, exact(["session"], "viewsessions"), "plain")
   put("viewplain", filed({}), [], "self")
   put("viewhomemodels", {}, [[{ grammar: "alias" }, "viewhomealias"], DOT], "viewmodelcontrols")
-  put("viewhomealias", CONTROL, [], "hidden")
+  put("viewhomealias", { ...CONTROL, ...ANY_TYPE }, [], "hidden")
   put("viewmodelcontrols", { ...HISTORY, ...MODEL_KIND }, [DOT, ...exact(["session"], "viewmodelsessions")], "self")
   put("viewmodelsessions", HISTORY, [DOT, ...exact(["index"], "viewhistory")], "viewsession")
   put("viewsessions", HISTORY, [DOT, ...exact(["index"], "viewhistory")], "viewsession")

@@ -74,6 +74,8 @@ export interface Zone {
   isVolume: boolean
   /** A lookup of an absent name that would lie in this zone asks TypeScript once (`miss`), then looks again. */
   askMiss: boolean
+  /** A backing entry of the zone that is neither a regular file nor a directory is not there: `ENOENT`, never listed. */
+  onlyPlain?: boolean
   /** First match wins. */
   children: ZoneChild[]
   childDefault: number
