@@ -1,9 +1,8 @@
 import { parseList, parseValue } from "../abi/control.js"
-import { CtxError, codeOf } from "../abi/error.js"
-import { CONTROL_MAX } from "../abi/limit.js"
+import { CtxError } from "../abi/error.js"
 import { isUid } from "../abi/name.js"
 import { findAccount } from "../native/sys.js"
-import { readFileNofollow } from "../store/file.js"
+import { findControl } from "../store/control.js"
 import type { Source } from "../store/generation.js"
 
 /** What a runtime becomes: the owner with the groups of the agent's controls. */
@@ -11,15 +10,6 @@ export interface Identity {
   uid: number
   gid: number
   groups: number[]
-}
-
-function findControl(source: Source, name: string, control: string): Buffer | undefined {
-  try {
-    return readFileNofollow({ dirFd: source.dirFd, name: `agent/${name}.d/${control}` }, CONTROL_MAX)
-  } catch (e) {
-    if (codeOf(e) === "ENOENT") return undefined
-    throw e
-  }
 }
 
 function readNumber(text: string, what: string): number {
@@ -34,14 +24,14 @@ function readNumber(text: string, what: string): number {
  */
 export function readIdentity(source: Source, name: string): Identity {
   const what = (control: string) => `agent/${name}.d/${control}`
-  const owner = findControl(source, name, "owner")
+  const owner = findControl(source.dirFd, what("owner"))
   if (owner === undefined) throw new CtxError("ENOENT", `agent ${name} does not exist`)
   const uid = readNumber(parseValue(owner, what("owner")), what("owner"))
   if (uid === 0) throw new CtxError("EPERM", `${what("owner")} is 0; an agent never runs as root`)
   const account = findAccount(uid) ?? { gid: uid, groups: [] }
-  const gidBytes = findControl(source, name, "gid")
+  const gidBytes = findControl(source.dirFd, what("gid"))
   const gid = gidBytes === undefined ? account.gid : readNumber(parseValue(gidBytes, what("gid")), what("gid"))
-  const groupBytes = findControl(source, name, "groups")
+  const groupBytes = findControl(source.dirFd, what("groups"))
   const lines = groupBytes === undefined ? [] : parseList(groupBytes, what("groups"))
   const groups = lines.map(line => readNumber(line, what("groups"))).filter(group => group !== gid)
   if (process.geteuid!() === 0) {
