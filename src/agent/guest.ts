@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto"
-import { readFileSync } from "node:fs"
+import { closeSync, constants, fstatSync, openSync, readFileSync } from "node:fs"
 import { connect } from "node:net"
-import { parseList } from "../abi/control.js"
+import { CONTROL_MAX, parseList } from "../abi/control.js"
 import { CtxError } from "../abi/error.js"
 import { formatRow, isObject, type JsonObject, parseJsonObject } from "../abi/json.js"
 import { isName } from "../abi/name.js"
@@ -125,11 +125,11 @@ export class Guest {
     }
   }
 
-  /** The native set as the agent's own control has it; a malformed one counts as empty, as on the host. */
+  /** The native set as the agent's own control has it; an absent or malformed one counts as empty, as on the host. */
   private listTools(): string[] {
     try {
       const path = agentControlPath(this.facts.agent, "tools", this.facts.root)
-      const names = parseList(readFileSync(path), "tools")
+      const names = parseList(readControl(path), "tools")
       const isGood =
         names.length <= 64 && new Set(names).size === names.length && names.every(n => isName(n) && n !== "tsh")
       return isGood ? ["tsh", ...names] : ["tsh"]
@@ -140,6 +140,18 @@ export class Guest {
 
   private print(frame: JsonObject): void {
     this.facts.print(`${formatRow(frame)}\n`)
+  }
+}
+
+/** The bytes of a regular file of at most 64 KiB; anything else is refused without waiting for it or following it. */
+function readControl(path: string): Buffer {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
+  try {
+    const stat = fstatSync(fd)
+    if (!stat.isFile() || stat.size > CONTROL_MAX) throw new CtxError("EINVAL", `${path}: is not a control`)
+    return readFileSync(fd)
+  } finally {
+    closeSync(fd)
   }
 }
 

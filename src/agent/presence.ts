@@ -1,5 +1,6 @@
-import { appendFileSync, closeSync, constants, openSync } from "node:fs"
+import { appendFileSync, closeSync, constants, fstatSync, openSync } from "node:fs"
 import { formatValue } from "../abi/control.js"
+import { CtxError } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
 import type { AgentStatus } from "../abi/status.js"
 import { formatTs } from "../abi/time.js"
@@ -54,10 +55,12 @@ export class Presence {
     try {
       const fd = openSync(
         path,
-        constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT | constants.O_NOFOLLOW,
+        // Nonblocking: a fifo of that name must not hold the runtime until somebody reads it.
+        constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT | constants.O_NOFOLLOW | constants.O_NONBLOCK,
         0o644,
       )
       try {
+        if (!fstatSync(fd).isFile()) throw new CtxError("EINVAL", `${path} is not a regular file`)
         appendFileSync(fd, `${formatRow(row)}\n`)
       } finally {
         closeSync(fd)
