@@ -3,7 +3,7 @@
 import type { ErrnoName } from "./errno.js"
 import { CtxError } from "./error.js"
 import { Fields, isText, refuseField as refuse } from "./field.js"
-import { isObject, type JsonObject, parseJsonObject } from "./json.js"
+import { isObject, type JsonObject, parseFrameObject } from "./json.js"
 import { ARG_MAX, ARGS_MAX, FRAME_MAX, INPUT_DEPTH_MAX, INPUT_MAX, STEPS_MAX, TITLE_MAX } from "./limit.js"
 import { isCleanPath, isName, isPendingId, isRunId, isSessionName, isUuid } from "./name.js"
 import type { DoneStatus, Phase, SessionState } from "./status.js"
@@ -259,7 +259,7 @@ export function parseRequest(line: Uint8Array): Request {
   if (line.length > FRAME_MAX) throw new CtxError("EMSGSIZE", `frame has more than ${FRAME_MAX} bytes`)
   const body = frameBody(line)
   if (body.length === 0) refuse("frame is empty")
-  const o = parseJsonObject(body, INPUT_DEPTH_MAX)
+  const o = parseFrameObject(body, INPUT_DEPTH_MAX)
   return parseOp(o.op, new Fields(o))
 }
 

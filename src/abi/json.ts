@@ -43,6 +43,26 @@ export function parseJsonObject(text: string | Uint8Array, depthMax = JSON_DEPTH
   return value
 }
 
+/** True when no string of a JSON value, key or not, holds half a surrogate pair, which UTF-8 cannot carry. */
+function isWellFormed(v: unknown): boolean {
+  if (typeof v === "string") return isUtf8Text(v)
+  if (Array.isArray(v)) return v.every(isWellFormed)
+  return !isObject(v) || Object.entries(v).every(([key, value]) => isUtf8Text(key) && isWellFormed(value))
+}
+
+/**
+ * The object of one frame from outside. As {@link parseJsonObject}; `EINVAL` also for a string or key anywhere in it with a lone
+ * surrogate: it could neither be stored nor given on unchanged.
+ */
+export function parseFrameObject(bytes: Uint8Array, depthMax: number): JsonObject {
+  const value = parseJsonObject(bytes, depthMax)
+  // Bytes that are UTF-8 can hold half a pair only as an escape.
+  if (bytes.includes(0x5c) && !isWellFormed(value)) {
+    throw new CtxError("EINVAL", "a string holds half a surrogate pair: escape both halves or neither")
+  }
+  return value
+}
+
 /** End of the string literal that opens at `start`: the index of its closing quote. The text is valid JSON. */
 function closingQuote(s: string, start: number): number {
   let end = s.indexOf('"', start + 1)

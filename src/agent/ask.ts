@@ -1,6 +1,6 @@
 // Frames of a run's control socket (`agent-runtime.md` 5, 12): what a program inside the sandbox asks of its runtime.
 import { CtxError } from "../abi/error.js"
-import { type JsonObject, parseJsonObject } from "../abi/json.js"
+import { type JsonObject, parseFrameObject, parseJsonObject } from "../abi/json.js"
 import { CONTROL_FRAME_MAX, INPUT_DEPTH_MAX, MODEL_FRAME_MAX, REQUEST_ID_MAX } from "../abi/limit.js"
 import { isName, isRunId, isSessionName, isUtf8Text } from "../abi/name.js"
 import type { Effort, Message } from "../model/driver.js"
@@ -77,7 +77,7 @@ export function findRequestId(line: Uint8Array): string | undefined {
  */
 export function parseControlRequest(line: Uint8Array): ControlRequest {
   if (line.length > MODEL_FRAME_MAX) refuse(`frame has more than ${MODEL_FRAME_MAX} bytes`)
-  const o = parseJsonObject(line, INPUT_DEPTH_MAX)
+  const o = parseFrameObject(line, INPUT_DEPTH_MAX)
   const op = o.op
   if (typeof op !== "string") refuse("op is missing")
   if (op !== "ping" && op !== "model") throw new CtxError("ENOSYS", "op is unknown")

@@ -11,7 +11,7 @@ import type {
   Tokens,
   ToolCallFrame,
 } from "../abi/frame.js"
-import { formatRow, isObject, type JsonObject, parseJsonObject } from "../abi/json.js"
+import { formatRow, isObject, type JsonObject, parseFrameObject, parseJsonObject } from "../abi/json.js"
 import {
   CALL_ARGUMENTS_MAX,
   ENVELOPE_MAX,
@@ -174,7 +174,7 @@ export function parseProgramFrame(line: Uint8Array, run: string): ProgramFrame {
   if (line.length > PROGRAM_FRAME_MAX) invalid(`frame has more than ${PROGRAM_FRAME_MAX} bytes`)
   let o: JsonObject
   try {
-    o = parseJsonObject(line, INPUT_DEPTH_MAX)
+    o = parseFrameObject(line, INPUT_DEPTH_MAX)
   } catch (e) {
     return invalid(`frame: ${(e as Error).message}`)
   }

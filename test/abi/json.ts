@@ -3,7 +3,7 @@ import assert from "node:assert/strict"
 import fc from "fast-check"
 import t from "tap"
 import { CtxError } from "../../src/abi/error.js"
-import { canonicalJson, formatRow, isObject, parseJson, parseJsonObject } from "../../src/abi/json.js"
+import { canonicalJson, formatRow, isObject, parseFrameObject, parseJson, parseJsonObject } from "../../src/abi/json.js"
 
 const EINVAL = { code: "EINVAL" }
 const bytes = (...b: (number | string)[]) =>
@@ -169,4 +169,19 @@ t.test("a row is one line that escapes only what it must and reads back", async 
       assert.deepEqual(parseJson(Buffer.from(row)), JSON.parse(row))
     }),
   )
+})
+
+t.test("a frame from outside holds no half of a surrogate pair, in a string or a key, at any depth", async t => {
+  for (const text of [
+    '{"path":"\\udfff"}',
+    '{"a":{"b":["x\\ud800y"]}}',
+    '{"\\ud83d":1}',
+    '{"a":[{"\\udc00x":null}]}',
+    '{"a":"\\ude00\\ud83d"}',
+  ]) {
+    t.throws(() => parseFrameObject(Buffer.from(text), 64), { code: "EINVAL" }, text)
+    t.doesNotThrow(() => parseJsonObject(text), text)
+  }
+  const whole = '{"a\\ud83d\\ude00":["\\ud83d\\ude00","\u{1f600}","\\\\udfff"]}'
+  t.strictSame(parseFrameObject(Buffer.from(whole), 64), { "a\u{1f600}": ["\u{1f600}", "\u{1f600}", "\\udfff"] })
 })
