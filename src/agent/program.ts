@@ -32,9 +32,9 @@ export interface StepProcess {
 /** How a step ended: by a call, or by the program's exit after it had said something. */
 export type StepEnd = { kind: "call"; call: ToolCallFrame } | { kind: "exit" }
 
-/** Waits until a stream has given all it has, at most as long as a kill takes. */
+/** Waits until a stream has given all it has, at most as long as a kill takes; not at all for one nobody reads on. */
 async function settled(stream: Readable): Promise<void> {
-  if (stream.readableEnded || stream.destroyed) return
+  if (stream.readableEnded || stream.destroyed || stream.isPaused()) return
   const stop = new AbortController()
   await Promise.race([
     once(stream, "close", { signal: stop.signal }).catch(() => undefined),
@@ -47,6 +47,8 @@ interface Worker {
   process: StepProcess
   reader: LineReader
   stderr: Buffer[]
+  /** True once the run is over and the program may still say what it likes, for 250 ms. */
+  isEnding: boolean
   exit?: { code: number | null; signal: string | null }
 }
 
@@ -73,10 +75,7 @@ export class Program {
    * Errors: EIO (invalid output, crash, no output), ETIMEDOUT, those of `start`, what `fail` said.
    */
   async step(step: number, line: Buffer, sink: (frame: ProgramFrame) => Promise<void>): Promise<StepEnd> {
-    const timer = setTimeout(
-      () => this.fail(new CtxError("ETIMEDOUT", `step ${step} took more than ${this.stepTimeoutMs / 1000} s`)),
-      this.stepTimeoutMs,
-    )
+    const timer = setTimeout(() => this.fail(new CtxError("ETIMEDOUT", this.describeTimeout(step))), this.stepTimeoutMs)
     try {
       // A process that stayed but went away without a word gets one successor for the same envelope.
       for (let isRetry = false; ; isRetry = true) {
@@ -103,14 +102,23 @@ export class Program {
     const worker = this.worker
     if (worker === undefined) return
     worker.reader.onStray = undefined
+    worker.isEnding = true
     worker.process.stdin.end()
     worker.process.stdout.resume()
+    worker.process.stderr.resume()
     await this.close(worker)
   }
 
   /** Ends the process at once: SIGTERM, 250 ms, SIGKILL. */
   async stop(): Promise<void> {
     await this.worker?.process.end(KILL_GRACE_MS)
+  }
+
+  private describeTimeout(step: number): string {
+    const text = `step ${step} took more than ${this.stepTimeoutMs / 1000} s`
+    return this.worker?.process.stderr.isPaused()
+      ? `${text}; nothing is read behind ${STDERR_MAX} bytes of its stderr`
+      : text
   }
 
   private async close(worker: Worker): Promise<void> {
@@ -123,6 +131,8 @@ export class Program {
       clearTimeout(timer)
     }
     await worker.process.end(0)
+    // A stream that is not read to its end keeps its descriptor.
+    worker.process.stderr.destroy()
     if (this.worker === worker) this.worker = undefined
   }
 
@@ -146,6 +156,7 @@ export class Program {
       process,
       reader: new LineReader(process.stdout, PROGRAM_FRAME_MAX, invalidOutput),
       stderr: [],
+      isEnding: false,
     }
     worker.reader.onStray = () => this.onStray?.()
     // A program that does not read its envelope is no fault of ours. agent-runtime 4
@@ -155,6 +166,8 @@ export class Program {
       const part = chunk.subarray(0, STDERR_MAX - kept)
       kept += part.length
       if (part.length > 0) worker.stderr.push(part)
+      // From here on a program that goes on waits in its write: reading only to throw away would cost a core.
+      if (kept === STDERR_MAX && !worker.isEnding) process.stderr.pause()
     })
     process.stderr.on("error", () => undefined)
     void process.exited.then(exit => {

@@ -38,3 +38,29 @@ t.test("output that closes before the process ends does not outwit the clock", a
   )
   await program.end()
 })
+
+t.test("a program that floods stderr waits in its write, costs no core, and is ended like any other", async t => {
+  let process: StepProcess | undefined
+  const program = new Program(RUN, async () => (process = start("echo first >&2; exec yes >&2")), 3_000)
+  const before = globalThis.process.cpuUsage()
+  await t.rejects(
+    program.step(0, Buffer.from("{}\n"), async () => {}),
+    { code: "ETIMEDOUT", message: "step 0 took more than 3 s; nothing is read behind 65536 bytes of its stderr" },
+  )
+  const used = globalThis.process.cpuUsage(before)
+  t.ok(used.user + used.system < 1_000_000, `${(used.user + used.system) / 1000} ms of 3 s`)
+  await program.end()
+  t.match(await process!.exited, { signal: /^SIG(PIPE|KILL)$/ })
+  t.ok(process!.stderr.destroyed, "its descriptor is given back")
+})
+
+t.test("more stderr than is kept does not delay what is said of an exit", async t => {
+  const program = new Program(RUN, async () => start("echo first >&2; head -c 100000 /dev/zero >&2; exit 3"), 5_000)
+  const before = Date.now()
+  await t.rejects(
+    program.step(0, Buffer.from("{}\n"), async () => {}),
+    { code: "EIO", message: "first" },
+  )
+  t.ok(Date.now() - before < 200, `${Date.now() - before} ms`)
+  await program.end()
+})
