@@ -174,9 +174,14 @@ async function askStop(socket: Socket, agent: string): Promise<boolean> {
 
 /**
  * Ends what was proven: closes the socket, lets the runtime settle its runs as cancelled, and ends the unit, whose
- * manager kills what stays. Errors: EACCES, EHOSTDOWN, ETIMEDOUT.
+ * manager kills what stays. What a runtime that ended in its own time has written is left to `recordEnd`.
+ * Errors: EACCES, EHOSTDOWN, ETIMEDOUT.
  */
-export async function endHold(places: Places, kin: Kin, hold: Exclude<Hold, { kind: "dead" }>): Promise<void> {
+export async function endHold(
+  places: Places,
+  kin: Kin,
+  hold: Exclude<Hold, { kind: "dead" }>,
+): Promise<{ isTold: boolean }> {
   let isTold: boolean
   if (hold.kind === "process") {
     isTold = await askStop(hold.socket, kin.agent)
@@ -198,21 +203,29 @@ export async function endHold(places: Places, kin: Kin, hold: Exclude<Hold, { ki
     isTold = asked !== undefined && (await askStop(asked, kin.agent))
     await stopUnits(manager, [socket, service])
   }
-  recordEnd(openControls(places, kin.agent), kin.agent, isTold)
+  return { isTold }
 }
 
-/** Writes what a runtime that ended in its own time has written itself. Closes `controlFd`. */
-function recordEnd(controlFd: number, agent: string, isLogged: boolean): void {
+/**
+ * Writes the summaries `status` and `pid` of an agent that ended, and the line in `log` unless its runtime has. The files
+ * are the owner's. Errors: errno of writing.
+ */
+export function recordEnd(places: Places, agent: string, isLogged: boolean): void {
+  const controlFd = openControls(places, agent)
   const dir = `/proc/self/fd/${controlFd}/.`
   try {
     const { uid, gid } = fstatSync(controlFd)
     replaceFile(`${dir}/status`, "dead\n", { mode: 0o644, uid, gid })
     replaceFile(`${dir}/pid`, "\n", { mode: 0o644, uid, gid })
     if (isLogged) return
-    const flags = constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT | constants.O_NOFOLLOW
+    // Nonblocking: a fifo of that name must not hold this process until somebody reads it.
+    const { O_WRONLY, O_APPEND, O_CREAT, O_NOFOLLOW, O_NONBLOCK } = constants
+    const flags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK
     const fd = openSync(`${dir}/log`, flags, 0o644)
     try {
-      if (fstatSync(fd).uid !== uid && process.geteuid!() === 0) fchownSync(fd, uid, gid)
+      const stat = fstatSync(fd)
+      if (!stat.isFile()) throw new CtxError("EINVAL", `agent/${agent}.d/log is no regular file`)
+      if (stat.uid !== uid && process.geteuid!() === 0) fchownSync(fd, uid, gid)
       const row = { ts: formatTs(), type: "agent.stop", agent, session: "-", object: `agent/${agent}`, status: "dead" }
       appendFileSync(fd, `${formatRow(row)}\n`)
     } finally {

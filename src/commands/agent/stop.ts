@@ -2,7 +2,7 @@ import { string } from "@oclif/core/args"
 import { CtxError } from "../../abi/error.js"
 import { cancelChannel, type DeliveryChannel, findChannel, isOpen } from "../../client/channel.js"
 import { CtxCommand } from "../../client/command.js"
-import { endHold, type Hold, proveHold, releaseHold } from "../../client/ending.js"
+import { endHold, type Hold, proveHold, recordEnd, releaseHold } from "../../client/ending.js"
 import { type Kin, readDescent } from "../../client/family.js"
 import { parseAgent } from "../../client/session.js"
 
@@ -73,9 +73,14 @@ export default class Stop extends CtxCommand {
 
   private async act({ kin, hold, channel }: Step): Promise<unknown[]> {
     const { agent } = kin
-    if (hold.kind !== "dead") await endHold(this.places, kin, hold)
-    const word = hold.kind === "dead" ? "dead" : "stopped"
+    const ended = hold.kind === "dead" ? undefined : await endHold(this.places, kin, hold)
+    const word = ended === undefined ? "dead" : "stopped"
     const actions = [await this.action(`${word} agent/${agent}`, word, { agent })]
+    try {
+      if (ended !== undefined) recordEnd(this.places, agent, ended.isTold)
+    } catch (error) {
+      this.report(error)
+    }
     if (channel === undefined) return actions
     cancelChannel(channel)
     const parent = kin.parent!.agent
