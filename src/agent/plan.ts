@@ -10,10 +10,12 @@ import { checkPolicy, type Policy } from "../policy/policy.js"
 import { closeSource, isDirectorySource } from "../policy/source.js"
 import { type Agent, readAgent } from "../store/agent.js"
 import { findModel, resolveModel } from "../store/catalogue.js"
+import { ensureAgentHome } from "../store/home.js"
 import { checkIdentity } from "../tool/identity.js"
 import { planLayout } from "../tool/layout.js"
 import { checkBwrap } from "../tool/probe.js"
 import { checkCwd } from "./cwd.js"
+import { explainDenial } from "./denial.js"
 import { checkView, type Host } from "./host.js"
 import { authoriseModel } from "./inference.js"
 import { parseLimit, selectWindow, type Window } from "./window.js"
@@ -39,7 +41,7 @@ export function readServedAgent(host: Host): Agent {
 
 /**
  * Checks everything that must hold before a run may begin, in the order of session-abi 6.3 step 4 but for the index.
- * Nothing is changed. Errors: EHOSTDOWN, ENOENT, ENOTDIR, EACCES, EINVAL.
+ * Nothing is changed but that missing directories of the agent are made. Errors: EHOSTDOWN, ENOENT, ENOTDIR, EACCES, EINVAL.
  */
 export async function planRun(host: Host, agent: Agent, request: SendRequest, cwd: string): Promise<Plan> {
   if (request.parent !== undefined) throw new CtxError("ENOSYS", "child agents are not served yet")
@@ -47,6 +49,8 @@ export async function planRun(host: Host, agent: Agent, request: SendRequest, cw
   checkIdentity(agent)
   await checkBwrap()
   await checkView(host)
+  // What its owner removed is made anew: without it no run could ever begin again.
+  ensureAgentHome(host.source.dataRoot, agent.owner, agent.name)
   const policy = agent.policy && checkPolicy(agent.policy).policy
   const workspace = request.workspace === undefined ? undefined : await checkWorkspace(host, request.workspace)
   const { viewDir, protectedDirs } = host
@@ -68,7 +72,7 @@ export async function planRun(host: Host, agent: Agent, request: SendRequest, cw
 async function checkWorkspace(host: Host, path: string): Promise<string> {
   const source = await openHostSource(path, host, { what: "workspace" })
   try {
-    if (!isDirectorySource(source)) throw new CtxError("EACCES", `workspace ${path} is not a directory`)
+    if (!isDirectorySource(source)) throw new CtxError("ENOTDIR", `workspace ${path} is not a directory`)
     accessSync(`/proc/self/fd/${source.fd}`, constants.R_OK | constants.W_OK | constants.X_OK)
     return source.path
   } catch (e) {
@@ -94,9 +98,7 @@ async function checkSpace(host: Host, agent: Agent, policy: Policy | undefined, 
     session: request.session,
     run: "",
   })
-  if (!isAllowed.allow) {
-    throw new CtxError("EACCES", `policy of agent ${name} has no line: allow ${subject} shared:${space} write`)
-  }
+  if (!isAllowed.allow) throw explainDenial(host, agent, `allow ${subject} shared:${space} write`, decision)
   try {
     accessSync(path, constants.R_OK | constants.W_OK | constants.X_OK)
   } catch (e) {

@@ -16,7 +16,14 @@ import {
 import { LIB_ROOT, nativeProgram } from "../native/addon.js"
 import { type MountLine, openHostSource, openMountSource, parseMount } from "../policy/mount.js"
 import { type Policy, parsePolicy } from "../policy/policy.js"
-import { closeSource, describeSource, isDirectorySource, listLinkPlaces, type OpenSource, openSource } from "../policy/source.js"
+import {
+  closeSource,
+  describeSource,
+  isDirectorySource,
+  listLinkPlaces,
+  type OpenSource,
+  openSource,
+} from "../policy/source.js"
 import type { Agent } from "../store/agent.js"
 import { sandboxDown } from "./probe.js"
 
@@ -120,7 +127,7 @@ export async function planLayout(place: Place): Promise<Layout> {
     return { ...(await planBinds(place, lines, planner)), close: () => planner.close() }
   } catch (e) {
     planner.close()
-    throw e
+    throw e instanceof CtxError ? e : sandboxDown("what is to be mounted does not answer", e)
   }
 }
 
@@ -156,12 +163,7 @@ async function planBinds(place: Place, lines: MountLine[], planner: Planner): Pr
   return tmp === undefined ? { binds } : { binds, tmp }
 }
 
-async function planWorkspace(
-  place: Place,
-  home: OpenSource,
-  line: Bind | undefined,
-  planner: Planner,
-): Promise<Bind> {
+async function planWorkspace(place: Place, home: OpenSource, line: Bind | undefined, planner: Planner): Promise<Bind> {
   if (place.workspaceDir === undefined && line !== undefined) return line
   const mode = line?.mode ?? "rw"
   const { agent, workspaceDir } = place

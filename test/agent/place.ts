@@ -1,5 +1,15 @@
 // needs: root fuse bwrap
-import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs"
+import {
+  chownSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  symlinkSync,
+  unlinkSync,
+  writeFileSync,
+} from "node:fs"
 import { join } from "node:path"
 import t, { type Test } from "tap"
 import { isRunning, waitFor } from "../fixture/agent/process.js"
@@ -54,6 +64,33 @@ t.test("where a run may happen", async t => {
     await refused(t, "ENOENT", { workspace: join(stage.workspace, "none") })
     await refused(t, "EACCES", { workspace: join(stage.workspace, "file") })
     await refused(t, "EACCES", { workspace: "/root" })
+  })
+
+  t.test("session.30 (views elsewhere) a workspace or mount source in or above any view is EACCES", async t => {
+    const host = await stage.stack.startHost()
+    const home = `home/${OWNER}/agent/coder/data`
+    const agentView = join(stage.stack.run, "mount/coder")
+    for (const path of [stage.stack.ctx, join(stage.stack.ctx, home), join(agentView, home), stage.stack.dir]) {
+      await refused(t, "EACCES", { workspace: path })
+    }
+    const mount = readFileSync(join(stage.controlDir, "mount"), "utf8")
+    stage.set("mount", `${mount}${join(stage.stack.ctx, "shared")}\t/x\tro\t-\n`)
+    await refused(t, "EACCES", {})
+    stage.set("mount", `${mount}/ctx/${home}\t/x\tro\t-\n`)
+    const run = await stage.send([{ say: "x" }], {}).over()
+    t.match(run.frames.at(-1), { type: "done", status: "ok" }, "the agent's own home is bound from its own view")
+    stage.set("mount", mount)
+    await host.stop()
+  })
+
+  t.test("the agent's data that became a link is EACCES as workspace, with nothing recorded", async t => {
+    // Through the view, as the agent does it.
+    const data = join(stage.stack.run, `mount/coder/home/${OWNER}/agent/coder/data`)
+    renameSync(data, `${data}-moved`)
+    symlinkSync("/etc", data)
+    await refused(t, "EACCES", { workspace: undefined })
+    unlinkSync(data)
+    renameSync(`${data}-moved`, data)
   })
 
   t.test("session.12 (temp) a temp run leaves no file and no index line, and is not replayed or seen", async t => {

@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import { setTimeout as sleep } from "node:timers/promises"
 import t from "tap"
-import { findProcesses, Place } from "../fixture/tool/place.js"
+import { findProcesses, Place, RUN } from "../fixture/tool/place.js"
 
 const place = await Place.make()
 t.teardown(() => place.remove())
@@ -127,6 +127,7 @@ t.test("bubblewrap's pid and start time are known before the payload begins", as
   const { pid } = JSON.parse(String(line)) as { pid: number }
   t.match(readFileSync(`/proc/${pid}/cmdline`, "utf8"), /^\/usr\/bin\/bwrap\0--unshare-user\0--disable-userns\0/)
   await waitUntil(() => existsSync(join(place.home, "data", mark)), 5_000)
+  await waitUntil(() => findProcesses(mark).length > 0, 5_000)
   const parents = findProcesses(mark).map(one => {
     for (let at = one; at > 1; ) {
       if (at === pid) return true
@@ -138,4 +139,22 @@ t.test("bubblewrap's pid and start time are known before the payload begins", as
   runtime.kill("SIGKILL")
   await once(runtime, "exit")
   t.ok(await waitUntil(() => findProcesses(mark).length === 0, 5_000))
+})
+
+t.test("a hundred tool calls in one process, and some of each kind, leave no descriptor open", async t => {
+  const frame = (fields: object) => `echo '${JSON.stringify({ run: RUN, ...fields })}'`
+  const frames = `${frame({ type: "start", object: "tool/x" })}\n${frame({ type: "done", status: "ok" })}\n`
+  const calls: [string, number, string, object, string?][] = [
+    ["native", 100, `#!/bin/sh\nread -r line\n${frames}`, {}],
+    ["unread", 20, `#!/bin/sh\n${frames}`, {}],
+    ["cli", 20, "#!/bin/sh\necho x\n", { args: ["x"] }],
+    ["raw", 20, "#!/bin/sh\nexit 0\n", { stdin: "y".repeat(200_000) }, "text\nraw\n"],
+  ]
+  place.allow(...calls.map(([name]) => name))
+  for (const [name, times, program, args, cap] of calls) {
+    place.tool(name, program, { cap })
+    const { fds, result } = await place.call(name, args, { times })
+    t.match(result, { status: "ok" }, name)
+    t.equal(fds.after, fds.before, name)
+  }
 })

@@ -46,6 +46,21 @@ t.test("security.12 only the home, the workspace and /tmp can be written", async
   t.equal(readFileSync(join(place.home, "data/x"), "utf8"), "", "without a mount line /workspace is the agent's data")
 })
 
+t.test("nothing can be put into /dev, its devices serve, and /dev/shm holds 64 MiB", async t => {
+  t.equal(await place.sh(touch("/dev/x", "/dev/pts/../y")), "Read-only file system\n".repeat(2))
+  t.equal(await place.sh("echo x > /dev/null && head -c 3 /dev/zero | wc -c"), "3\n")
+  t.equal(await place.sh("df -B1 --output=size /dev/shm | tail -1 | tr -d ' '"), `${64 * 1024 * 1024}\n`)
+  t.equal(
+    await place.sh("head -c 70000000 /dev/zero > /dev/shm/x 2>/dev/null; wc -c < /dev/shm/x"),
+    `${64 * 1024 * 1024}\n`,
+  )
+  t.equal(await place.sh(`python3 -c 'import pty; print(len(pty.openpty()))'`), "2\n", "a terminal can be opened")
+  t.equal(
+    await place.sh("ls /dev | tr '\\n' ' '"),
+    "core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero ",
+  )
+})
+
 t.test("security.13 history can be read and neither changed nor moved", async t => {
   const sessions = "/home/agent/session"
   const errors = await place.sh(
