@@ -40,8 +40,8 @@ t.test("a payload may open 1024 descriptors, dumps no core, and has 512 MiB in /
 })
 
 t.test("security.12 only the home, the workspace and /tmp can be written", async t => {
-  const refused = await place.sh(touch("/x", "/usr/x", "/etc/x", "/run/x", "/run/cortexfs/x", "/ctx/x"))
-  t.equal(refused, "Read-only file system\n".repeat(6))
+  const refused = await place.sh(touch("/x", "/usr/x", "/etc/x", "/dev/x", "/run/x", "/run/cortexfs/x", "/ctx/x"))
+  t.equal(refused, "Read-only file system\n".repeat(7))
   t.equal(await place.sh(touch("/home/agent/x", "/workspace/x", "/tmp/x")), "ok\n".repeat(3))
   t.equal(readFileSync(join(place.home, "data/x"), "utf8"), "", "without a mount line /workspace is the agent's data")
 })
