@@ -1,5 +1,5 @@
 import { isErrnoName } from "../abi/errno.js"
-import { isObject, type JsonObject, parseJsonObject } from "../abi/json.js"
+import { isObject, type JsonObject, parseFrameObject } from "../abi/json.js"
 import { INPUT_DEPTH_MAX, PROGRAM_FRAME_MAX, TOOL_OUTPUT_MAX } from "../abi/limit.js"
 
 /** Why a native exchange is no good: an errno name and a text. */
@@ -89,7 +89,7 @@ export class FrameReader {
   private readLine(line: Buffer): string | undefined {
     let frame: JsonObject
     try {
-      frame = parseJsonObject(line, INPUT_DEPTH_MAX)
+      frame = parseFrameObject(line, INPUT_DEPTH_MAX)
     } catch {
       return "output is not JSON lines"
     }
