@@ -6,10 +6,14 @@ import { parseArgs } from "node:util"
 import { CtxError, toCtxError } from "../abi/error.js"
 import { validateName } from "../abi/name.js"
 import { CONFIG_DIR, RUN_DIR } from "../abi/path.js"
-import { serveAgent } from "../endpoint/serve.js"
+import { VERSION } from "../abi/product.js"
+import { type ServeOptions, serveAgent } from "../endpoint/serve.js"
 import { sdNotify } from "../native/sys.js"
 
-function readArguments() {
+const USAGE = "cortexfs-agent --source DIR --agent NAME [--run DIR] [--config DIR] [--listen PATH]"
+
+/** What the words ask for: to serve, or to print a text. Errors: `usage`. */
+function readArguments(): { serve: ServeOptions } | { show: string } {
   try {
     const { values } = parseArgs({
       options: {
@@ -18,30 +22,30 @@ function readArguments() {
         run: { type: "string", default: RUN_DIR },
         config: { type: "string", default: CONFIG_DIR },
         listen: { type: "string" },
+        help: { type: "boolean" },
+        version: { type: "boolean" },
       },
     })
+    if (values.help) return { show: `usage: ${USAGE}` }
+    if (values.version) return { show: `cortexfs/${VERSION}` }
     const { source, agent, run, config, listen } = values
     if (source === undefined || agent === undefined)
       throw new CtxError("usage", "--source DIR and --agent NAME are needed")
     // A unit writes `+` as `\\x2b` in its instance name. root-abi 8, units 1
-    return {
-      source,
-      name: validateName(agent.replaceAll("\\x2b", "+")),
-      runDir: run,
-      configDir: config,
-      listen: listen && resolve(listen),
-    }
+    const name = validateName(agent.replaceAll("\\x2b", "+"))
+    return { serve: { source, name, runDir: run, configDir: config, listen: listen && resolve(listen) } }
   } catch (e) {
     const { message } = toCtxError(e)
-    throw new CtxError("usage", message, {
-      hint: "cortexfs-agent --source DIR --agent NAME [--run DIR] [--config DIR] [--listen PATH]",
-    })
+    throw new CtxError("usage", message, { hint: USAGE })
   }
 }
 
 async function main(): Promise<number> {
   try {
-    return await serveAgent(readArguments())
+    const asked = readArguments()
+    if ("serve" in asked) return await serveAgent(asked.serve)
+    process.stdout.write(`${asked.show}\n`)
+    return 0
   } catch (e) {
     const error = toCtxError(e)
     process.stderr.write(

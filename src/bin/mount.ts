@@ -1,14 +1,17 @@
 // cortexfs-mount: serves one FUSE mount, and does nothing else (fuse.md 1, 2, 11).
-import { readFileSync, realpathSync } from "node:fs"
+import { lstatSync, readFileSync, realpathSync } from "node:fs"
 import { homedir } from "node:os"
 import { dirname, resolve } from "node:path"
 import { parseArgs } from "node:util"
-import { CtxError, toCtxError } from "../abi/error.js"
+import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { isName } from "../abi/name.js"
 import { CONFIG_DIR, isAtOrBelow, RUN_DIR, userConfigDir, userRunDir } from "../abi/path.js"
+import { VERSION } from "../abi/product.js"
+import { listMounts } from "../fs/mountinfo.js"
 import { abortPoint, clearPoint, ensurePoint, removePoint, resolvePoint } from "../fs/point.js"
 import { openServer, type Server } from "../fs/serve.js"
 import { sdNotify, setNofileLimit } from "../native/sys.js"
+import { checkTree } from "../store/source.js"
 
 const USAGE = "cortexfs-mount --source DIR [--agent NAME] [--config DIR] [--run DIR] MOUNTPOINT, or --abort MOUNTPOINT"
 const STOP_MS = 4_500
@@ -23,9 +26,10 @@ interface Arguments {
   mountPoint: string
 }
 
-/** Errors: `usage` for anything but the two forms; an invalid NAME too. */
-function parseArguments(argv: string[]): Arguments | { abort: string } {
+/** Errors: `usage` for anything but the forms; an invalid NAME too. */
+function parseArguments(argv: string[]): Arguments | { abort: string } | { show: string } {
   const string = { type: "string" } as const
+  const boolean = { type: "boolean" } as const
   const refuse = (why: string): never => {
     throw new CtxError("usage", why, { hint: USAGE })
   }
@@ -33,7 +37,15 @@ function parseArguments(argv: string[]): Arguments | { abort: string } {
   const parse = () =>
     parseArgs({
       args: argv,
-      options: { source: string, agent: string, config: string, run: string, abort: string },
+      options: {
+        source: string,
+        agent: string,
+        config: string,
+        run: string,
+        abort: string,
+        help: boolean,
+        version: boolean,
+      },
       allowPositionals: true,
     })
   try {
@@ -42,6 +54,8 @@ function parseArguments(argv: string[]): Arguments | { abort: string } {
     return refuse(error instanceof Error ? error.message.split("\n")[0]! : "bad arguments")
   }
   const { values, positionals } = parsed
+  if (values.help) return { show: `usage: ${USAGE}` }
+  if (values.version) return { show: `cortexfs/${VERSION}` }
   if (values.abort !== undefined) {
     if (positionals.length > 0 || Object.keys(values).length > 1) refuse("--abort takes a mount point and nothing else")
     return { abort: values.abort }
@@ -85,7 +99,7 @@ function isOwnPoint(mountPoint: string, run: string): boolean {
 }
 
 function report(error: unknown): number {
-  const { code, message, hint, errno } = toCtxError(error)
+  const { code, message, hint = code === "ENODEV" ? "modprobe fuse" : undefined, errno } = toCtxError(error)
   journal([code, message, ...(hint === undefined ? [] : [hint])].join(": "))
   if (errno !== 0) sdNotify(`STATUS=cannot mount: ${oneLine(`${code}: ${message}`)}\nERRNO=${-errno}`)
   if (code === "usage") return 2
@@ -114,6 +128,7 @@ async function serve(args: Arguments): Promise<number> {
   raiseFileLimit()
   // Other uids must get through what is made here, whatever the caller's umask.
   process.umask(0o022)
+  checkTree(sourcePath, isMade ? resolve(args.mountPoint) : resolvePoint(args.mountPoint))
   if (isMade) ensurePoint(dirname(resolve(args.mountPoint)), true)
   const mountPoint = resolvePoint(args.mountPoint)
   process.chdir("/")
@@ -183,11 +198,31 @@ async function stop(server: Server, mountPoint: string, isMade: boolean): Promis
   if (isMade) removePoint(mountPoint)
 }
 
+/**
+ * Takes what is mounted at a place off it; nothing there is no error, but there has to be such a place. A mount point
+ * that a clean stop removes itself may be gone. Errors: `ENOENT`, `ENOTDIR`, `EBUSY` for a mount of another type.
+ */
+function abort(path: string): void {
+  const absolute = resolve(path)
+  try {
+    const mountPoint = resolvePoint(path)
+    abortPoint(mountPoint)
+    if (listMounts(mountPoint).length > 0 || lstatSync(mountPoint).isDirectory()) return
+    throw new CtxError("ENOTDIR", `${mountPoint} is not a directory`, { path: mountPoint, hint: "name a mount point" })
+  } catch (error) {
+    if (codeOf(error) !== "ENOENT") throw error
+    const uid = process.getuid!()
+    if (isOwnPoint(absolute, uid === 0 ? RUN_DIR : userRunDir(uid))) return
+    throw new CtxError("ENOENT", `${absolute} does not exist`, { path, hint: "name a mount point", cause: error })
+  }
+}
+
 async function main(): Promise<number> {
   try {
     const args = parseArguments(process.argv.slice(2))
-    if (!("abort" in args)) return await serve(args)
-    abortPoint(resolvePoint(args.abort))
+    if ("show" in args) process.stdout.write(`${args.show}\n`)
+    else if ("abort" in args) abort(args.abort)
+    else return await serve(args)
     return 0
   } catch (error) {
     return report(error)

@@ -13,7 +13,8 @@ import { Runtime } from "../agent/runtime.js"
 import { readInterpreter } from "../policy/interpreter.js"
 import { parseMount } from "../policy/mount.js"
 import { readAgent } from "../store/agent.js"
-import { pinSource, type Source } from "../store/generation.js"
+import type { Source } from "../store/generation.js"
+import { pinTree } from "../store/source.js"
 import { Controls } from "./controls.js"
 import { bindListener, type Listener, takeListener } from "./listener.js"
 import { Server } from "./server.js"
@@ -74,7 +75,7 @@ function findFault(source: Source, name: string): unknown {
 /**
  * Runs the runtime of one agent to its end and gives the exit code. As root it pins the source, takes or binds its
  * socket, and becomes the owner before it parses anything that others write.
- * Errors: "usage", EBUSY (another runtime, or an update), EPROTO, ENOENT (no agent), EPERM. agent-runtime 2, units 2.6, 4, 5
+ * Errors: "usage", EBUSY (another runtime, or an update), EPROTO, EINVAL (no reference tree), ENOENT (no agent), EPERM. agent-runtime 2, units 2.6, 4, 5
  */
 export async function serveAgent(options: ServeOptions): Promise<number> {
   const { name, runDir, configDir, listen } = options
@@ -87,7 +88,7 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
   if (taken !== undefined && listen !== undefined) {
     throw new CtxError("usage", "a supervisor hands over a socket already; leave --listen out")
   }
-  const source = await pinSource(options.source)
+  const source = await pinTree(options.source)
   const { identity, fault: identityFault } = findIdentity(source, name)
   if (identity !== undefined) checkOwner(identity)
   const bind = () =>

@@ -9,7 +9,8 @@ import { CTX_ROOT } from "../abi/path.js"
 import { FuseMount, type Upcall } from "../native/fuse.js"
 import * as sys from "../native/sys.js"
 import { RESOLVE_STRICT } from "../store/file.js"
-import { pinSource, type Source, unpinSource } from "../store/generation.js"
+import { type Source, unpinSource } from "../store/generation.js"
+import { pinTree } from "../store/source.js"
 import { enterGuard, leaveGuard } from "./guard.js"
 import { createHome } from "./home.js"
 import { listHost } from "./host.js"
@@ -265,11 +266,11 @@ function readViewer(source: Source, name: string): Viewer {
 }
 
 /**
- * Pins the source for good and prepares its mount. Errors: `ENOENT`, `ENOTDIR` for the source, `EBUSY` while an update
- * runs, `EPROTO` for another tree version, `ENOENT` and `EINVAL` for the agent.
+ * Pins the source for good and prepares its mount. Errors: `ENOENT`, `EINVAL` for a source that is no reference tree,
+ * `EBUSY` while an update runs, `EPROTO` for another tree version, `ENOENT` and `EINVAL` for the agent.
  */
 export async function openServer(options: ServeOptions): Promise<Server> {
-  const source = await pinSource(options.sourcePath)
+  const source = await pinTree(options.sourcePath)
   try {
     const viewer = options.agent === undefined ? undefined : readViewer(source, options.agent)
     return new Server(options, source, viewer)

@@ -1,7 +1,7 @@
 // needs: root fuse
 // What the root of the host view holds and gives: names, status, models, modes, homes, spaces.
 import { createHash } from "node:crypto"
-import { readdirSync, readFileSync, rmSync, statSync, symlinkSync, unlinkSync } from "node:fs"
+import { readdirSync, readFileSync, rmSync, statSync, symlinkSync, unlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import { cleanEnv, runProgram } from "../harness/program.js"
@@ -338,6 +338,8 @@ t.test("root.20 a plain source shows its own homes and has no generation", async
   const source = join(f.stack.dir, "plain")
   const mountPoint = join(f.stack.dir, "plain.mnt")
   for (const dir of ["", "bin", "model", "agent", "tool", "shared/cortexfs-docs"]) makeBehind(join(source, dir), 0)
+  const state = { schema: 1, tree_version: 0, managed_agents: [], applied_migrations: [] }
+  writeFileSync(join(source, "bin/cortexfs.bootstrap.json"), JSON.stringify(state))
   const removePoint = makeMountPoint(mountPoint)
   const program = join(f.stack.prefix, "bin/cortexfs-mount")
   const plain = await startMount([program, "--source", source, "--run", f.stack.run, mountPoint], mountPoint)
