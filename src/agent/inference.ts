@@ -10,6 +10,7 @@ import { resolveModel } from "../store/catalogue.js"
 import type { ControlModel } from "./ask.js"
 import type { Channel } from "./channel.js"
 import type { ServeModel } from "./control.js"
+import { explainDenial } from "./denial.js"
 import { describeFailure, formatFrame } from "./frame.js"
 import type { Host } from "./host.js"
 import { listOffers } from "./offer.js"
@@ -37,10 +38,9 @@ export async function authoriseModel(host: Host, agent: Agent, session: string, 
   const policy = agent.policy && checkPolicy(agent.policy).policy
   const { name, subject, uid } = agent
   const request = { subject, class: "model" as const, object: model, permission: "use", agent: name, uid, session, run }
-  const decision = await tighten(policyAllowsModel(policy, subject, agent.model, model), host.interpreter, request)
-  if (!decision.allow) {
-    throw new CtxError("EACCES", `policy of agent ${name} has no line: allow ${subject} model:${agent.model} use`)
-  }
+  const own = policyAllowsModel(policy, subject, agent.model, model)
+  const decision = await tighten(own, host.interpreter, request)
+  if (!decision.allow) throw explainDenial(host, agent, `allow ${subject} model:${agent.model} use`, own)
   return model
 }
 
@@ -85,7 +85,8 @@ export class Inference {
         ? new CtxError("ETIMEDOUT", `model call took more than ${MODEL_TIMEOUT_MS / 1000} s`)
         : e
       const { code, message } = describeFailure(failure)
-      this.failure = new CtxError(code, message, { cause: e })
+      // A caller that is gone has not been told: what it died of is the failure of the step, not this.
+      if (!signal.aborted) this.failure = new CtxError(code, message, { cause: e })
       await channel.send(formatFrame({ type: "end", request_id: request.request_id, status: "error", code, message }))
     } finally {
       this.isBusy = false

@@ -1,6 +1,6 @@
 import { closeSync, constants, fchownSync, fstatSync, readdirSync } from "node:fs"
-import { codeOf } from "../abi/error.js"
-import { mkdirat, openat2, RESOLVE_NO_XDEV } from "../native/sys.js"
+import { CtxError, codeOf, toCtxError } from "../abi/error.js"
+import { AT_FDCWD, mkdirat, O_PATH, openat2, RESOLVE_NO_XDEV } from "../native/sys.js"
 import { type Identity, readIdentity } from "./account.js"
 import { RESOLVE_STRICT } from "./file.js"
 
@@ -109,5 +109,45 @@ export function ensureSkeleton(rootFd: number, residents: Resident[], dirMode: n
     } finally {
       closeSync(homeFd)
     }
+  }
+}
+
+/** Directories of one agent that a run needs, below `home/<uid>`. */
+const RUN_DIRS = ["", "/root", "/session", "/data", "/cache", "/log"]
+
+/**
+ * Makes again what is missing of an agent's durable skeleton, as its owner, before a run. It only creates, 0700, never
+ * follows a link and changes nothing that is there. Errors: those of the system calls, naming the directory and the
+ * command that makes it.
+ */
+export function ensureAgentHome(dataRoot: string, owner: number, agent: string): void {
+  const home = `home/${owner}`
+  let at = home
+  let homeFd: number | undefined
+  const rootFd = openat2(AT_FDCWD, dataRoot, O_PATH | O_DIRECTORY)
+  try {
+    homeFd = openat2(rootFd, home, O_PATH | O_DIRECTORY, 0, RESOLVE_STRICT)
+    for (const dir of ["agent", ...RUN_DIRS.map(name => `agent/${agent}${name}`)]) {
+      at = `${home}/${dir}`
+      ensureAt(homeFd, dir)
+    }
+  } catch (error) {
+    const code = toCtxError(error).code
+    const text = `${dataRoot}/${at} cannot be made or entered (${code}); see ls -ld of it, or run ctx storage update`
+    throw new CtxError(code, text, { path: `${dataRoot}/${at}`, cause: error })
+  } finally {
+    if (homeFd !== undefined) closeSync(homeFd)
+    closeSync(rootFd)
+  }
+}
+
+function ensureAt(homeFd: number, dir: string): void {
+  const cut = dir.lastIndexOf("/")
+  const parent = cut < 0 ? "." : dir.slice(0, cut)
+  const parentFd = openat2(homeFd, parent, O_PATH | O_DIRECTORY, 0, RESOLVE_STRICT | RESOLVE_NO_XDEV)
+  try {
+    ensureDir(parentFd, dir.slice(cut + 1), 0o700)
+  } finally {
+    closeSync(parentFd)
   }
 }

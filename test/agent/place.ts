@@ -62,7 +62,7 @@ t.test("where a run may happen", async t => {
       await refused(t, code, { workspace })
     }
     await refused(t, "ENOENT", { workspace: join(stage.workspace, "none") })
-    await refused(t, "EACCES", { workspace: join(stage.workspace, "file") })
+    await refused(t, "ENOTDIR", { workspace: join(stage.workspace, "file") })
     await refused(t, "EACCES", { workspace: "/root" })
   })
 
