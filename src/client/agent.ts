@@ -90,6 +90,8 @@ function frameHint(code: ErrorCode, agent: string, session: string | undefined):
   if (code === "EIO") return `ctx agent session verify ${session === undefined ? agent : `${agent} ${session}`}`
   if (code === "EHOSTDOWN") return logHint(agent)
   if (code === "EACCES") return `only the owner of agent/${agent} may ask, within its policy and mounts`
+  if (code === "ENOENT")
+    return `check what it names; ctx agent status ${agent} and ctx agent session list ${agent} help`
   if (code === "EINTR") return `ctx agent resume ${agent} shows what was stored`
   return undefined
 }

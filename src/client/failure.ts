@@ -23,7 +23,7 @@ export interface FailureContext {
 const LINE_MAX = 1024
 
 const HINTS: Readonly<Record<string, string>> = {
-  ENOENT: "check the name with ctx ls",
+  ENOENT: "check the name; ctx ls shows those of the tree",
   EACCES: "act as its owner or ask for a policy rule",
   EPERM: "act as its owner",
   EINVAL: "correct the value",
@@ -31,7 +31,7 @@ const HINTS: Readonly<Record<string, string>> = {
   EBUSY: "wait for the active run or end it",
   EHOSTDOWN: "systemctl status cortexfs.service",
   ECONNREFUSED: "start the service behind it",
-  EIO: "ctx agent session verify",
+  EIO: "see ctx agent session verify --help and the log of the service",
   EROFS: "change it on the host",
   ENOTDIR: "give the path of a directory",
   EISDIR: "ctx ls lists a directory",

@@ -1,11 +1,12 @@
 // From the words AGENT, --session and --shared to a session directory under CTX_ROOT.
 
-import { constants } from "node:fs"
+import { constants, lstatSync } from "node:fs"
 import { open } from "node:fs/promises"
-import { CtxError } from "../abi/error.js"
+import { isErrnoName } from "../abi/errno.js"
+import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { INDEX_FILE_MAX } from "../abi/limit.js"
 import { isName, isSessionName } from "../abi/name.js"
-import { sharedSessionsPath } from "../abi/path.js"
+import { sharedPath, sharedSessionsPath } from "../abi/path.js"
 import { join, type Places } from "./place.js"
 
 /** A session as a command names it. `dir` is its directory, `sessionsDir` the one above, both absolute. */
@@ -24,10 +25,16 @@ export function parseAgent(word: string): string {
   return name
 }
 
-/** The `session` directory of an agent: the caller's own, or the one in a space. Errors: EINVAL. session-abi 5. */
+/**
+ * The `session` directory of an agent: the caller's own, or the one in a space. Errors: EINVAL, ENOENT for a space that
+ * is not there. session-abi 5.
+ */
 export function agentSessionsDir(places: Places, agent: string, shared?: string): string {
   if (shared === undefined) return join(places.home, `agent/${agent}/session`)
   if (!isName(shared)) throw invalidName("space name", shared)
+  if (lstatSync(sharedPath(shared, places.root), { throwIfNoEntry: false }) === undefined) {
+    throw new CtxError("ENOENT", `space ${shared} does not exist`, { hint: "run ctx ls shared" })
+  }
   return sharedSessionsPath(shared, agent, places.root)
 }
 
@@ -68,6 +75,34 @@ export async function readCurrent(sessionsDir: string): Promise<string | undefin
   const name = text.slice(0, -1)
   if (bytes.length <= INDEX_FILE_MAX && text.endsWith("\n") && isSessionName(name)) return name
   throw new CtxError("EINVAL", `${path} names no session`, { path, hint: "name the session with --session" })
+}
+
+const HISTORY = ["messages.jsonl", "events.jsonl"]
+
+/**
+ * What a command that reads the files of a session throws for `error`: a history file that is missing is EIO, since
+ * every session has both; the text names the session, the hint the command for this agent.
+ */
+export function explainSession(error: unknown, place: SessionPlace): unknown {
+  const code = codeOf(error)
+  if (!isErrnoName(code)) return error
+  const { agent, session, shared } = place
+  const of = shared === undefined ? "" : ` --shared ${shared}`
+  const { message, path, syscall, hint } = toCtxError(error)
+  const verify = `ctx agent session verify ${agent} ${session}${of}`
+  if (code === "ENOENT") {
+    if (path !== undefined && HISTORY.includes(path)) {
+      return new CtxError("EIO", `session ${session}: ${path} is missing`, { path, hint: verify, cause: error })
+    }
+    return new CtxError("ENOENT", message, { path, hint: `ctx agent session list ${agent}${of}`, cause: error })
+  }
+  if (syscall === undefined) return new CtxError(code, message, { path, hint: hint ?? verify, cause: error })
+  const hints = code === "EACCES" ? `act as the owner of agent/${agent}` : verify
+  return new CtxError(code, `session ${session}: ${path ?? "a file"} cannot be read`, {
+    path,
+    hint: hints,
+    cause: error,
+  })
 }
 
 function invalidName(what: string, value: string): CtxError {

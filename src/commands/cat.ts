@@ -1,7 +1,7 @@
 import { constants } from "node:fs"
 import { type FileHandle, open } from "node:fs/promises"
 import { string } from "@oclif/core/args"
-import { CtxError } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import { CtxCommand } from "../client/command.js"
 import { writeRaw } from "../client/output.js"
 import { absolutePath, checkMountedFor } from "../client/place.js"
@@ -25,7 +25,10 @@ export default class Cat extends CtxCommand {
     const path = absolutePath(this.places, args.path)
     checkMountedFor(this.places, path)
     // Without O_NONBLOCK a FIFO in a space would hold the command for ever.
-    const file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK)
+    const file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch(error => {
+      // A socket, or a device without a driver, cannot even be opened.
+      throw codeOf(error) === "ENXIO" ? notPlain(path) : error
+    })
     try {
       await checkPlain(file, path)
       if (!this.jsonEnabled()) {
@@ -42,7 +45,11 @@ export default class Cat extends CtxCommand {
 async function checkPlain(file: FileHandle, path: string): Promise<void> {
   const stat = await file.stat()
   if (stat.isDirectory()) throw new CtxError("EISDIR", path, { path, hint: `ctx ls ${path}` })
-  if (!stat.isFile()) throw new CtxError("EINVAL", `${path} is no plain file`, { path, hint: `ctx ls ${path} --json` })
+  if (!stat.isFile()) throw notPlain(path)
+}
+
+function notPlain(path: string): CtxError {
+  return new CtxError("EINVAL", `${path} is no plain file`, { path, hint: `ctx ls ${path} --json` })
 }
 
 // Sizes of generated files may be off: read until the end, not for a number of bytes.

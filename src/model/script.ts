@@ -80,7 +80,13 @@ function parseStep(v: unknown, at: number): Step {
 
 /** The turns of a script: each ends with a `call` or an `error`, or with the script. Throws `EINVAL` for what is no script. */
 export function parseScript(text: string): Step[][] {
-  const o = parseJsonObject(text, INPUT_DEPTH_MAX)
+  let o: JsonObject
+  try {
+    o = parseJsonObject(text, INPUT_DEPTH_MAX)
+  } catch (cause) {
+    const why = "the model debug/script plays its input, which must be a JSON script"
+    throw new CtxError("EINVAL", `${why}: {"schema":"${SCRIPT_SCHEMA}","steps":[...]}`, { cause })
+  }
   if (!hasKeys(o, "schema", "steps") || o.schema !== SCRIPT_SCHEMA) {
     throw new CtxError("EINVAL", `a script is {"schema":"${SCRIPT_SCHEMA}","steps":[...]}`)
   }

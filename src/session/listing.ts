@@ -1,6 +1,6 @@
 // What `ctx agent session list` shows (session-services 2, session-abi 8). Reads only.
 import { closeSync, constants, openSync } from "node:fs"
-import { codeOf } from "../abi/error.js"
+import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { type SessionState, showSessionState } from "../abi/status.js"
 import { formatTs } from "../abi/time.js"
 import { isRunLocked, openBacking } from "./backing.js"
@@ -23,10 +23,14 @@ export const GROUPS: readonly string[] = [...ORIGINS, "other"]
 
 /**
  * The sessions of a `session` directory in menu order: by group `cli chat dc tg temp other`, inside it the current one
- * first, then as in `index/list`. Sessions with an idle lifetime only with `all`. A missing directory gives none.
- * Errors: `EINVAL` malformed index; `EACCES`.
+ * first, then as in `index/list`. Sessions with an idle lifetime only with `all`. A missing directory gives none. A session
+ * that cannot be read is told to `onFault`, if there is one, and shown by its name with the state `error`.
+ * Errors: `EINVAL` malformed index; `EACCES`; without `onFault` `EIO`.
  */
-export function listSessions(sessionsDir: string, options: { origin?: string; all?: boolean } = {}): ListedSession[] {
+export function listSessions(
+  sessionsDir: string,
+  options: { origin?: string; all?: boolean; onFault?: (error: unknown) => void } = {},
+): ListedSession[] {
   let sessionsFd: number
   try {
     sessionsFd = openSync(sessionsDir, constants.O_RDONLY | constants.O_DIRECTORY)
@@ -37,7 +41,7 @@ export function listSessions(sessionsDir: string, options: { origin?: string; al
   try {
     const current = readCurrent(sessionsFd)
     const shown = readList(sessionsFd).flatMap(name => {
-      const found = readSession(sessionsFd, name, name === current)
+      const found = findSession(sessionsFd, name, name === current, options.onFault)
       if (found === undefined || (found.isIdle && options.all !== true)) return []
       return options.origin === undefined || found.listed.group === options.origin ? [found.listed] : []
     })
@@ -65,11 +69,28 @@ export function listSessionNames(sessionsDir: string): string[] {
   }
 }
 
-function readSession(
+type Found = { listed: ListedSession; isIdle: boolean }
+
+function findSession(
   sessionsFd: number,
   name: string,
   isCurrent: boolean,
-): { listed: ListedSession; isIdle: boolean } | undefined {
+  onFault: ((error: unknown) => void) | undefined,
+): Found | undefined {
+  try {
+    return readSession(sessionsFd, name, isCurrent)
+  } catch (e) {
+    if (onFault === undefined) throw e
+    const { code, message } = toCtxError(e)
+    onFault(
+      new CtxError(code, `session ${name} cannot be read: ${e instanceof CtxError ? message : code}`, { cause: e }),
+    )
+    const group = originOf(name) ?? "other"
+    return { listed: { isCurrent, session: name, group, state: "error", title: "" }, isIdle: false }
+  }
+}
+
+function readSession(sessionsFd: number, name: string, isCurrent: boolean): Found | undefined {
   let dirFd: number
   try {
     dirFd = openDirectory(name, sessionsFd)

@@ -20,12 +20,22 @@ export interface Roots {
 
 /**
  * The storage of the caller: the one of the system for uid 0, else in the user's state directory, whose missing
- * parents are made (rolling-upgrades.md 2).
+ * parents are made (rolling-upgrades.md 2). Errors: those of making them, naming the directory.
  */
 export function ensureDefaultStorage(): string {
   if (process.geteuid!() === 0) return storagePath()
   const dataRoot = userStateDir({ env: process.env, home: homedir() })
-  mkdirSync(dirname(dataRoot), { recursive: true, mode: 0o700 })
+  const path = dirname(dataRoot)
+  try {
+    mkdirSync(path, { recursive: true, mode: 0o700 })
+  } catch (cause) {
+    const { code } = toCtxError(cause)
+    throw new CtxError(code, `${path} of uid ${process.geteuid!()} cannot be made or entered`, {
+      path,
+      cause,
+      hint: "set HOME or XDG_STATE_HOME to directories of this user, or name the directory",
+    })
+  }
   return storagePath(dataRoot)
 }
 

@@ -3,7 +3,7 @@ import { boolean, integer, string as stringFlag } from "@oclif/core/flags"
 import { CtxCommand } from "../../client/command.js"
 import { escapeText } from "../../client/escape.js"
 import { writeOut, writeRaw } from "../../client/output.js"
-import { parseAgent, resolveSession } from "../../client/session.js"
+import { explainSession, parseAgent, resolveSession } from "../../client/session.js"
 import { HistoryReader } from "../../session/reader.js"
 import type { MessageRow } from "../../session/row.js"
 import type { Line } from "../../session/scan.js"
@@ -30,17 +30,20 @@ export default class History extends CtxCommand {
 
   async run(): Promise<unknown> {
     const { args, flags } = await this.parse(History)
-    const { sessionsDir, session } = await resolveSession(this.mountedPlaces(), parseAgent(args.agent), flags)
-    const reader = await HistoryReader.open(sessionsDir, session)
+    const place = await resolveSession(this.mountedPlaces(), parseAgent(args.agent), flags)
     const rows: MessageRow[] = []
+    let reader: HistoryReader | undefined
     try {
+      reader = await HistoryReader.open(place.sessionsDir, place.session)
       for await (const stored of flags.tail === undefined ? reader.messages() : lastOf(reader.messages(), flags.tail)) {
         if (this.jsonEnabled()) rows.push(stored.row)
         else if (flags.raw) await writeRaw(Buffer.concat([stored.line.bytes, Buffer.from("\n")]))
         else await writeOut(formatRow(stored.row))
       }
+    } catch (error) {
+      throw explainSession(error, place)
     } finally {
-      reader.close()
+      reader?.close()
     }
     return rows
   }

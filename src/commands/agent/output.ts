@@ -4,7 +4,7 @@ import { string as stringFlag } from "@oclif/core/flags"
 import { ROW_MAX } from "../../abi/limit.js"
 import { CtxCommand } from "../../client/command.js"
 import { writeRaw } from "../../client/output.js"
-import { parseAgent, resolveSession } from "../../client/session.js"
+import { explainSession, parseAgent, resolveSession } from "../../client/session.js"
 import { readText } from "../../session/meta.js"
 import { openSession } from "../../session/reader.js"
 
@@ -21,14 +21,18 @@ export default class Output extends CtxCommand {
 
   async run(): Promise<unknown> {
     const { args, flags } = await this.parse(Output)
-    const { sessionsDir, session } = await resolveSession(this.mountedPlaces(), parseAgent(args.agent), flags)
-    const dirFd = openSession(sessionsDir, session)
+    const place = await resolveSession(this.mountedPlaces(), parseAgent(args.agent), flags)
+    const { session } = place
+    let dirFd: number | undefined
     try {
+      dirFd = openSession(place.sessionsDir, session)
       const text = readText(dirFd, "latest.md", ROW_MAX) ?? ""
       if (!this.jsonEnabled()) await writeRaw(text)
       return { session, text }
+    } catch (error) {
+      throw explainSession(error, place)
     } finally {
-      closeSync(dirFd)
+      if (dirFd !== undefined) closeSync(dirFd)
     }
   }
 }

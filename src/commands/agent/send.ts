@@ -6,6 +6,7 @@ import { CtxError } from "../../abi/error.js"
 import { STEPS_MAX } from "../../abi/limit.js"
 import { askAgent, askOnce, frameError, logHint, type RequestPlace } from "../../client/agent.js"
 import { CtxCommand } from "../../client/command.js"
+import { usageError } from "../../client/failure.js"
 import { readInput } from "../../client/input.js"
 import { Interrupt } from "../../client/interrupt.js"
 import { writeRaw } from "../../client/output.js"
@@ -52,6 +53,7 @@ export default class Send extends CtxCommand {
     const { wait, cwd, steps, title, hash, uuid, shared } = flags
     const scope = flags.temp ? "temp" : shared === undefined ? "private" : "shared"
     const id = flags.id ?? `ctx-${randomBytes(16).toString("hex")}`
+    if (flags.workspace === "") throw usageError("--workspace is empty", "give a directory, such as .")
     const workspace = flags.workspace === undefined ? undefined : resolve(flags.workspace)
     const place: RequestPlace = { session, scope, shared }
     const request = {

@@ -4,7 +4,7 @@ import { CtxError } from "../../abi/error.js"
 import { CtxCommand } from "../../client/command.js"
 import { escapeText } from "../../client/escape.js"
 import { writeErr, writeRaw } from "../../client/output.js"
-import { parseAgent, resolveSession } from "../../client/session.js"
+import { explainSession, parseAgent, resolveSession } from "../../client/session.js"
 import { Trajectory as Document } from "../../session/export.js"
 
 /** `ctx agent trajectory`: a session as one checked ATIF document. Implements session-abi 14. */
@@ -25,8 +25,11 @@ export default class Trajectory extends CtxCommand {
   async run(): Promise<void> {
     const { args, flags } = await this.parse(Trajectory)
     const agent = parseAgent(args.agent)
-    const { sessionsDir, session } = await resolveSession(this.mountedPlaces(), agent, flags)
-    const document = await Document.open(sessionsDir, agent, session)
+    const place = await resolveSession(this.mountedPlaces(), agent, flags)
+    const { session } = place
+    const document = await Document.open(place.sessionsDir, agent, session).catch(error => {
+      throw explainSession(error, place)
+    })
     try {
       const { lines, count } = document.issues
       if (count > 0) {

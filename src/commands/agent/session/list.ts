@@ -1,5 +1,6 @@
 import { string } from "@oclif/core/args"
 import { boolean, string as stringFlag } from "@oclif/core/flags"
+import { CtxError, toCtxError } from "../../../abi/error.js"
 import { CtxCommand } from "../../../client/command.js"
 import { agentSessionsDir, parseAgent } from "../../../client/session.js"
 import { GROUPS, listSessions } from "../../../session/listing.js"
@@ -22,8 +23,13 @@ export default class List extends CtxCommand {
 
   async run(): Promise<unknown> {
     const { args, flags } = await this.parse(List)
-    const sessionsDir = agentSessionsDir(this.mountedPlaces(), parseAgent(args.agent), flags.shared)
-    const sessions = listSessions(sessionsDir, { origin: flags.origin, all: flags.all })
+    const agent = parseAgent(args.agent)
+    const sessionsDir = agentSessionsDir(this.mountedPlaces(), agent, flags.shared)
+    const onFault = (error: unknown) => {
+      const { code, message } = toCtxError(error)
+      this.report(new CtxError(code, message, { hint: `ctx agent session verify ${agent} --all`, cause: error }))
+    }
+    const sessions = listSessions(sessionsDir, { origin: flags.origin, all: flags.all, onFault })
     const rows = sessions.map(s => [s.isCurrent ? "*" : null, s.session, s.group, s.state, s.updated, s.title])
     return this.table(["current", "session", "group", "state", "updated", "title"], rows)
   }

@@ -1,10 +1,10 @@
 import { string } from "@oclif/core/args"
 import { boolean, string as stringFlag } from "@oclif/core/flags"
-import { CtxError } from "../../../abi/error.js"
+import { CtxError, codeOf } from "../../../abi/error.js"
 import { CtxCommand } from "../../../client/command.js"
 import { escapeText } from "../../../client/escape.js"
 import { usageError } from "../../../client/failure.js"
-import { agentSessionsDir, parseAgent, resolveSession } from "../../../client/session.js"
+import { agentSessionsDir, explainSession, parseAgent, resolveSession } from "../../../client/session.js"
 import { listSessionNames } from "../../../session/listing.js"
 import type { Proof } from "../../../session/prove.js"
 import { verifyNamed } from "../../../session/reader.js"
@@ -44,11 +44,11 @@ export default class Verify extends CtxCommand {
         }
       }
     } else {
-      const { sessionsDir, session } = await resolveSession(places, agent, {
-        session: args.session,
-        shared: flags.shared,
+      const place = await resolveSession(places, agent, { session: args.session, shared: flags.shared })
+      const proofs = this.verify(place.sessionsDir, place.session, "").catch(error => {
+        throw codeOf(error) === "ENOENT" ? explainSession(error, place) : error
       })
-      actions.push(...(await this.verify(sessionsDir, session, "")))
+      actions.push(...(await proofs))
     }
     return actions
   }
