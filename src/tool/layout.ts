@@ -172,7 +172,7 @@ async function planWorkspace(place: Place, home: OpenSource, line: Bind | undefi
       ? openOrDown("data", { what: `data of agent ${agent.name}`, base: home })
       : openHostSource(workspaceDir, place, { what: "workspace", isExact: true })
   const source = await planner.keep(opened)
-  if (!isDirectorySource(source)) throw new CtxError("EACCES", `${source.what} is not a directory`)
+  if (!isDirectorySource(source)) throw new CtxError("ENOTDIR", `${source.what} is not a directory`)
   return { target: SANDBOX_WORKSPACE, source, mode }
 }
 
