@@ -103,8 +103,12 @@ ctx is the command line. It authorises nothing: it reads files and speaks to soc
     ctx abi                         versions
     ctx validate NAME               whether NAME may name an object
     ctx agent send AGENT TEXT       ask; see ctx.agent.md for the rest
+    ctx agent ps                    all agents and their state, children below parents
+    ctx agent stop AGENT            end an agent and its children, as far as receipts prove them
     ctx bootstrap [--check]         make or check a reference tree
     ctx storage update [--prune]    select a valid generation of the stored tree
+    ctx storage list                the generations and who holds them
+    ctx storage verify              check the stored tree, without a change
 
 Environment: CTX_ROOT (/ctx), CTX_HOME, CTX_PATH. With --json a command prints one JSON value.
 A failure is one line on stderr: ctx: CODE: what: what to do.
