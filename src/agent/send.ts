@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises"
-import { CtxError, codeOf } from "../abi/error.js"
+import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import type { SendRequest } from "../abi/frame.js"
 import { RUN_LOCK_RETRY_MS } from "../abi/limit.js"
 import { formatTs } from "../abi/time.js"
@@ -32,6 +32,13 @@ export interface SendFacts {
   isStopping: () => boolean
   /** One line for the journal. */
   log: (line: string) => void
+}
+
+/** A fault of a system call below a session, told by what was to be done and not by the call; others as they are. */
+function explainFault(what: string, e: unknown): unknown {
+  const { code, syscall, path } = toCtxError(e)
+  if (syscall === undefined || code === "EEXIST" || code === "ENOENT") return e
+  return new CtxError(code, `${what}: ${code}`, { path, cause: e })
 }
 
 /** A new run id: 16 random bytes. session-abi 4 */
@@ -103,7 +110,9 @@ export class Sender {
       throw new CtxError("EINVAL", `id ${request.id} was used in the private session ${request.session}`)
     }
     if (request.scope !== "temp") {
-      const session = await places.open(request)
+      const session = await places.open(request).catch(e => {
+        throw explainFault(`session ${request.session} cannot be opened`, e)
+      })
       if (session && (await this.replay(session, request, cwd, channel))) return undefined
     }
     const plan = await planRun(host, agent, request, cwd)
@@ -148,7 +157,10 @@ export class Sender {
         const session = sessions.find(request.session)
         if (session === undefined) {
           const { title } = request
-          const made = await sessions.create(request.session, { cwd: plan.cwd, model: plan.agent.model, title })
+          const facts = { cwd: plan.cwd, model: plan.agent.model, title }
+          const made = await sessions.create(request.session, facts).catch(e => {
+            throw explainFault(`session ${request.session} cannot be made`, e)
+          })
           places.keep(made)
           log(`session ${request.session} created`)
           await made.open()

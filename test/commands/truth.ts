@@ -111,3 +111,14 @@ t.test("bootstrap --check as a user whose HOME is no place of his names the dire
     /^ctx: EACCES: \/nonexistent\/\.local\/state of uid \d+ cannot be made or entered: .*XDG_STATE_HOME/,
   )
 })
+
+t.test("a runtime that cannot make or open a session says which, not the name of a system call", async t => {
+  chmodSync(dir, 0o500)
+  await fails(["send", "coder", "--session", "fresh", "x"], 13, /^ctx: EACCES: session fresh cannot be made: EACCES: /)
+  chmodSync(dir, 0o700)
+  chmodSync(join(dir, "c"), 0)
+  const closed = await ctxIn(stack, ["send", "coder", "--session", "c", "x"])
+  chmodSync(join(dir, "c"), 0o700)
+  t.not(closed.code, 0)
+  t.notMatch(closed.stderr, /openat2|mkdirat/)
+})
