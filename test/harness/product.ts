@@ -23,11 +23,16 @@ export const OWNER = 12001
 /** Another ordinary uid. */
 export const OTHER = 12002
 
+const madeDirs: string[] = []
+
 /** A directory of this test process that any uid may pass through; removed at exit. */
 export function makeDir(name = "cortexfs-test"): string {
   const dir = mkdtempSync(join(tmpdir(), `${name}-`))
   chmodSync(dir, 0o755)
-  process.once("exit", () => rmSync(dir, { recursive: true, force: true }))
+  if (madeDirs.push(dir) === 1)
+    process.once("exit", () => {
+      for (const made of madeDirs) rmSync(made, { recursive: true, force: true })
+    })
   return dir
 }
 

@@ -1,10 +1,10 @@
 // needs: root fuse bwrap
 import { once } from "node:events"
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
+import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import t from "tap"
-import { makeDir, OTHER, OWNER, ROOT } from "../harness/product.js"
+import { installedPrefix, makeDir, OTHER, OWNER, ROOT } from "../harness/product.js"
 import { cleanEnv, runProgram, startProgram, stopProgram } from "../harness/program.js"
 
 const README = "# Fields\n\nThree fields of rye.\n"
@@ -111,6 +111,18 @@ t.test("a main job killed by SIGKILL leaves no mount, process or file", async t 
   t.equal(stdout, "", "no process of it is left")
 })
 
+/** A built checkout in a place that any uid can read: this one may lie in a closed directory. */
+async function makeOpenCheckout(): Promise<string> {
+  const dir = makeDir("cortexfs-checkout")
+  const lib = `${await installedPrefix()}/lib/cortexfs`
+  for (const name of ["node_modules", "dist", "build", "package.json", "oclif.manifest.json", "README.md", "LICENSE"])
+    cpSync(join(lib, name), join(dir, name), { recursive: true, preserveTimestamps: true })
+  for (const name of ["scripts", "package-lock.json"]) cpSync(join(ROOT, name), join(dir, name), { recursive: true })
+  // The mark by which set-up knows that the modules are those of the lockfile.
+  writeFileSync(join(dir, "node_modules/.package-lock.json"), "{}")
+  return dir
+}
+
 t.test("the main job runs for an ordinary user through fusermount3", async t => {
   const workspace = await makeWorkspace(OWNER)
   const dir = makeDir()
@@ -124,7 +136,8 @@ t.test("the main job runs for an ordinary user through fusermount3", async t => 
     cd ${workspace}
     exec setpriv --reuid=${OWNER} --regid=${OWNER} --clear-groups -- "$@"`
   const inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]
-  const { code, stdout, stderr } = await runProgram([...inside, ...command, "what is in README.md?"], {
+  const program = [process.execPath, join(await makeOpenCheckout(), "scripts/start.js")]
+  const { code, stdout, stderr } = await runProgram([...inside, ...program, "what is in README.md?"], {
     timeoutMs: 120_000,
   })
   t.equal(code, 0, stderr)
