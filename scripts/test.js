@@ -133,7 +133,7 @@ async function main() {
     await installProduct({ prefix, from: root })
     if (files.length > 0) {
       const tap = join(root, "node_modules/.bin/tap")
-      const args = ["--disable-coverage", "--allow-empty-coverage", "--jobs=2", "--timeout=300", "--reporter=terse"]
+      const args = ["--disable-coverage", "--allow-empty-coverage", "--jobs=3", "--timeout=300", "--reporter=terse"]
       const env = { ...process.env, CORTEXFS_TEST_PREFIX: prefix }
       spawnSync(tap, [...args, `--output-file=${output}`, ...files], {
         cwd: root,
