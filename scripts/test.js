@@ -72,37 +72,41 @@ function readNeeds(file) {
 
 const titlesOf = file => [...readFileSync(file, "utf8").matchAll(/\.test\(\s*(["'`])(.+?)\1/g)].map(match => match[2])
 
-/** Counts of tests (the subtests of each file) in a TAP stream. */
+/** Counts of tests (the subtests) by file, and what was skipped, in a TAP stream. */
 async function countTests(path) {
   const { Parser } = await import("tap-parser")
-  const count = { passed: 0, failed: 0, skipped: 0, faults: [] }
+  const files = new Map()
+  let skipped = 0
   await new Promise((done, fault) => {
     const parser = new Parser()
     parser.on("child", file => {
-      let failedInside = 0
+      const count = { passed: 0, faults: [] }
+      files.set(file.name, count)
       file.on("child", test => {
         test.on("complete", result => {
           if (result.ok) count.passed++
-          else {
-            failedInside++
-            count.failed++
-            count.faults.push(`${file.name}: ${test.name}`)
-          }
+          else count.faults.push(`${file.name}: ${test.name}`)
         })
       })
       file.on("complete", result => {
-        if (!result.ok && failedInside === 0) {
-          count.failed++
-          count.faults.push(file.name)
-        }
+        if (!result.ok && count.faults.length === 0) count.faults.push(file.name)
       })
     })
-    parser.on("skip", () => count.skipped++)
-    parser.on("todo", () => count.skipped++)
+    parser.on("skip", () => skipped++)
+    parser.on("todo", () => skipped++)
     parser.on("complete", done)
     createReadStream(path).on("error", fault).pipe(parser)
   })
-  return count
+  return { files, skipped }
+}
+
+/** Runs test files, `jobs` at once, and counts. */
+function runTests(files, jobs, prefix, output) {
+  const tap = join(root, "node_modules/.bin/tap")
+  const args = ["--disable-coverage", "--allow-empty-coverage", `--jobs=${jobs}`, "--timeout=300", "--reporter=terse"]
+  const env = { ...process.env, CORTEXFS_TEST_PREFIX: prefix }
+  spawnSync(tap, [...args, `--output-file=${output}`, ...files], { cwd: root, env, stdio: "inherit" })
+  return countTests(output)
 }
 
 async function main() {
@@ -126,21 +130,22 @@ async function main() {
   const prefix = mkdtempSync(join(tmpdir(), "cortexfs-prefix-"))
   const output = join(root, "build/test.tap")
   mkdirSync(join(root, "build"), { recursive: true })
-  let count = { passed: 0, failed: 0, skipped: 0, faults: [] }
+  let count = { files: new Map(), skipped: 0 }
+  const onlyAlone = []
   try {
     chmodSync(prefix, 0o755)
     const { installProduct } = await import("./install.js")
     await installProduct({ prefix, from: root })
-    if (files.length > 0) {
-      const tap = join(root, "node_modules/.bin/tap")
-      const args = ["--disable-coverage", "--allow-empty-coverage", "--jobs=3", "--timeout=300", "--reporter=terse"]
-      const env = { ...process.env, CORTEXFS_TEST_PREFIX: prefix }
-      spawnSync(tap, [...args, `--output-file=${output}`, ...files], {
-        cwd: root,
-        env,
-        stdio: "inherit",
-      })
-      count = await countTests(output)
+    if (files.length > 0) count = await runTests(files, 3, prefix, output)
+    // Real kernels, managers and clocks on a busy machine: a few files that failed beside others run once more alone,
+    // and what then passes is told by name.
+    const failed = [...count.files].filter(([, { faults }]) => faults.length > 0).map(([name]) => name)
+    if (failed.length > 0 && failed.length <= 4 && files.length > failed.length) {
+      const again = await runTests(failed, 1, prefix, join(root, "build/test-again.tap"))
+      for (const [name, result] of again.files) {
+        if (result.faults.length === 0) onlyAlone.push(...count.files.get(name).faults)
+        count.files.set(name, result)
+      }
     }
   } finally {
     rmSync(prefix, { recursive: true, force: true })
@@ -149,11 +154,15 @@ async function main() {
     say(`not run: ${file}: needs ${lacking.join(" ")}`)
     for (const title of titles) say(`  ${title}`)
   }
-  for (const fault of count.faults) say(`failed: ${fault}`)
+  const results = [...count.files.values()]
+  const faults = results.flatMap(result => result.faults)
+  const passed = results.reduce((sum, result) => sum + result.passed, 0)
+  for (const fault of onlyAlone) say(`failed beside others, passed alone: ${fault}`)
+  for (const fault of faults) say(`failed: ${fault}`)
   if (count.skipped > 0) say(`skipped inside tests: ${count.skipped}`)
-  process.stdout.write(`${count.passed} passed, ${count.failed} failed\n`)
-  const isIncomplete = notRun.length > 0 || count.skipped > 0 || count.passed === 0
-  process.exit(count.failed > 0 || (isCi && isIncomplete) ? 1 : 0)
+  process.stdout.write(`${passed} passed, ${faults.length} failed\n`)
+  const isIncomplete = notRun.length > 0 || count.skipped > 0 || passed === 0
+  process.exit(faults.length > 0 || (isCi && isIncomplete) ? 1 : 0)
 }
 
 main().catch(error => {
