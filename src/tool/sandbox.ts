@@ -196,6 +196,8 @@ export async function launch(l: Launch): Promise<Sandboxed> {
       layout.close()
     }
   } catch (e) {
+    // Whatever a launch trips over while it is taken down, the cancel is its reason.
+    if (l.signal?.aborted) throw new CtxError("ECANCELED", "the call was cancelled", { cause: e })
     throw e instanceof CtxError ? e : sandboxDown(`set-up ends with ${codeOf(e) ?? "an error"}`, e)
   }
 }
