@@ -92,16 +92,21 @@ static int give(const Caller& caller, const Call& c, const Target& target) {
   return fchownat(target.dir->fd, target.base.c_str(), c.header->uid, gid, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
 }
 
+// The parent of a name that is to be changed, and what the name means there.
+int Server::aim(const Call& c, std::string_view name, NodeRef* parent, Target* target) {
+  int error = check_name(name);
+  if (error != 0) return error == EIO ? MALFORMED : error;
+  *parent = nodes_.get(c.header->nodeid);
+  return *parent ? find_target(parent->get(), name, target) : ESTALE;
+}
+
 int Server::create(Call& c) {
   const auto* in = c.in.take<fuse_create_in>();
   std::string_view name;
   if (in == nullptr || !c.in.take_text(&name)) return MALFORMED;
-  int error = check_name(name);
-  if (error != 0) return error == EIO ? MALFORMED : error;
-  NodeRef parent = nodes_.get(c.header->nodeid);
-  if (!parent) return ESTALE;
+  NodeRef parent;
   Target target;
-  error = find_target(parent.get(), name, &target);
+  int error = aim(c, name, &parent, &target);
   if (error != 0) return error;
   error = judge(c, zones_.at(target.zone).create, Question::Create, [&](Upcall& upcall) {
     upcall.path = child_path(parent.get(), name);
@@ -157,12 +162,9 @@ int Server::mknod(Call& c) {
   const auto* in = c.in.take<fuse_mknod_in>();
   std::string_view name;
   if (in == nullptr || !c.in.take_text(&name)) return MALFORMED;
-  int error = check_name(name);
-  if (error != 0) return error == EIO ? MALFORMED : error;
-  NodeRef parent = nodes_.get(c.header->nodeid);
-  if (!parent) return ESTALE;
+  NodeRef parent;
   Target target;
-  error = find_target(parent.get(), name, &target);
+  int error = aim(c, name, &parent, &target);
   if (error != 0) return error;
   const Zone& zone = zones_.at(target.zone);
   uint32_t type = in->mode & S_IFMT;
@@ -186,12 +188,9 @@ int Server::mkdir(Call& c) {
   const auto* in = c.in.take<fuse_mkdir_in>();
   std::string_view name;
   if (in == nullptr || !c.in.take_text(&name)) return MALFORMED;
-  int error = check_name(name);
-  if (error != 0) return error == EIO ? MALFORMED : error;
-  NodeRef parent = nodes_.get(c.header->nodeid);
-  if (!parent) return ESTALE;
+  NodeRef parent;
   Target target;
-  error = find_target(parent.get(), name, &target);
+  int error = aim(c, name, &parent, &target);
   if (error != 0) return error;
   error = judge(c, zones_.at(target.zone).mkdir, Question::Mkdir, [&](Upcall& upcall) {
     upcall.path = child_path(parent.get(), name);
@@ -209,15 +208,12 @@ int Server::mkdir(Call& c) {
 int Server::symlink(Call& c) {
   std::string_view name, text;
   if (!c.in.take_text(&name) || !c.in.take_text(&text)) return MALFORMED;
-  int error = check_name(name);
-  if (error != 0) return error == EIO ? MALFORMED : error;
+  NodeRef parent;
+  Target target;
+  int error = aim(c, name, &parent, &target);
+  if (error != 0) return error;
   if (text.empty()) return ENOENT;
   if (text.size() > 4095) return ENAMETOOLONG;
-  NodeRef parent = nodes_.get(c.header->nodeid);
-  if (!parent) return ESTALE;
-  Target target;
-  error = find_target(parent.get(), name, &target);
-  if (error != 0) return error;
   error = judge(c, zones_.at(target.zone).symlink, Question::Symlink, [&](Upcall& upcall) {
     upcall.path = child_path(parent.get(), name);
     upcall.target = text;
@@ -267,12 +263,9 @@ int Server::link(Call& c) {
 int Server::remove(Call& c, bool is_dir) {
   std::string_view name;
   if (!c.in.take_text(&name)) return MALFORMED;
-  int error = check_name(name);
-  if (error != 0) return error == EIO ? MALFORMED : error;
-  NodeRef parent = nodes_.get(c.header->nodeid);
-  if (!parent) return ESTALE;
+  NodeRef parent;
   Target target;
-  error = find_target(parent.get(), name, &target);
+  int error = aim(c, name, &parent, &target);
   if (error != 0) return error;
   const Zone& zone = zones_.at(target.zone);
   error = judge(c, is_dir ? zone.rmdir : zone.unlink, is_dir ? Question::Rmdir : Question::Unlink, [&](Upcall& upcall) {

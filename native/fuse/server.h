@@ -181,6 +181,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   // mutate.cc, setattr.cc, rename.cc
   int find_target(Node* parent, std::string_view name, Target* out);
+  int aim(const Call& c, std::string_view name, NodeRef* parent, Target* target);
   int judge(Call& c, int verdict, Question question, const std::function<void(Upcall&)>& describe);
   int finish_create(Call& c, Node* parent, std::string_view name, const Target& target);
   int create(Call& c);
