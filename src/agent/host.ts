@@ -1,7 +1,8 @@
-import { closeSync, constants, existsSync, readFileSync } from "node:fs"
+import { closeSync, constants, existsSync } from "node:fs"
 import { open } from "node:fs/promises"
 import { CtxError } from "../abi/error.js"
 import { type UserPlace, userConfigDir, userStateDir } from "../abi/path.js"
+import { listMountsAt } from "../native/mounts.js"
 import type { Interpreter } from "../policy/interpreter.js"
 import type { Source } from "../store/generation.js"
 
@@ -31,15 +32,7 @@ export function listProtected(source: Source, dirs: readonly string[], owner: Us
 }
 
 function isMounted(dir: string): boolean {
-  return readFileSync("/proc/self/mountinfo", "utf8")
-    .split("\n")
-    .some(line => {
-      const [left = "", right = ""] = line.split(" - ")
-      const path = left
-        .split(" ")[4]
-        ?.replace(/\\([0-7]{3})/g, (_, octal) => String.fromCharCode(Number.parseInt(octal, 8)))
-      return path === dir && right.startsWith("fuse.cortexfs ")
-    })
+  return listMountsAt(dir).some(mount => mount.type === "fuse.cortexfs")
 }
 
 async function readStatus(viewDir: string): Promise<string> {

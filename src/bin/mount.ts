@@ -7,9 +7,9 @@ import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { isName } from "../abi/name.js"
 import { CONFIG_DIR, isAtOrBelow, RUN_DIR, userConfigDir, userRunDir } from "../abi/path.js"
 import { VERSION } from "../abi/product.js"
-import { listMounts } from "../fs/mountinfo.js"
 import { abortPoint, clearPoint, ensurePoint, removePoint, resolvePoint } from "../fs/point.js"
 import { openServer, type Server } from "../fs/serve.js"
+import { listMountsAt } from "../native/mounts.js"
 import { sdNotify, setNofileLimit } from "../native/sys.js"
 import { checkTree } from "../store/source.js"
 
@@ -207,7 +207,7 @@ function abort(path: string): void {
   try {
     const mountPoint = resolvePoint(path)
     abortPoint(mountPoint)
-    if (listMounts(mountPoint).length > 0 || lstatSync(mountPoint).isDirectory()) return
+    if (listMountsAt(mountPoint).length > 0 || lstatSync(mountPoint).isDirectory()) return
     throw new CtxError("ENOTDIR", `${mountPoint} is not a directory`, { path: mountPoint, hint: "name a mount point" })
   } catch (error) {
     if (codeOf(error) !== "ENOENT") throw error

@@ -4,8 +4,8 @@ import { spawnSync } from "node:child_process"
 import { mkdirSync, promises, realpathSync, rmdirSync, statSync, writeFileSync } from "node:fs"
 import { basename, dirname, join, resolve } from "node:path"
 import { CtxError, codeOf } from "../abi/error.js"
+import { listMountsAt, type MountFacts } from "../native/mounts.js"
 import * as sys from "../native/sys.js"
-import { listMounts, type Mounted } from "./mountinfo.js"
 
 export const FS_TYPE = "fuse.cortexfs"
 const CONNECTIONS = "/sys/fs/fuse/connections"
@@ -53,7 +53,7 @@ export function detachPoint(path: string): void {
  */
 export async function clearPoint(path: string): Promise<void> {
   for (;;) {
-    const mount = listMounts(path)[0]
+    const mount = listMountsAt(path)[0]
     if (!mount) return
     if (mount.type !== FS_TYPE)
       throw new CtxError("EBUSY", `${path} has a mount of type ${mount.type}`, {
@@ -85,8 +85,9 @@ export function removePoint(path: string): void {
 }
 
 /** Ends the connection of one mount from outside; callers waiting in it get an errno. */
-function abortConnection({ path, minor }: Mounted): void {
+function abortConnection({ path, device }: MountFacts): void {
   try {
+    const minor = device.slice(device.indexOf(":") + 1)
     writeFileSync(`${CONNECTIONS}/${minor}/abort`, "1")
     return
   } catch {
@@ -105,12 +106,12 @@ function abortConnection({ path, minor }: Mounted): void {
  */
 export function abortPoint(path: string): void {
   for (;;) {
-    const mount = listMounts(path)[0]
+    const mount = listMountsAt(path)[0]
     if (!mount) return
     if (mount.type !== FS_TYPE)
       throw new CtxError("EBUSY", `${path} has a mount of type ${mount.type}`, { path, hint: "unmount that first" })
     abortConnection(mount)
     // MNT_FORCE may have taken it off already.
-    if (listMounts(path)[0]?.id === mount.id) detachPoint(path)
+    if (listMountsAt(path)[0]?.id === mount.id) detachPoint(path)
   }
 }

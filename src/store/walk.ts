@@ -7,13 +7,13 @@ import {
   lstatSync,
   openSync,
   readdirSync,
-  readFileSync,
   readlinkSync,
   rmdirSync,
   unlinkSync,
 } from "node:fs"
 import { CtxError, codeOf } from "../abi/error.js"
 import { isAtOrBelow } from "../abi/path.js"
+import { readMounts } from "../native/mounts.js"
 
 const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK } = constants
 const REMOVE_TRIES = 3
@@ -44,17 +44,9 @@ export function statAt(dirFd: number, name: Buffer | string): BigIntStats {
   return lstatSync(at(dirFd, name), { bigint: true })
 }
 
-/** Absolute paths at which something is mounted in this namespace. */
-function listMountPoints(): string[] {
-  return readFileSync("/proc/self/mountinfo", "utf8")
-    .split("\n")
-    .flatMap(line => line.split(" ")[4] ?? [])
-    .map(path => path.replace(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8))))
-}
-
 /** Whether something is mounted at or below an absolute path; a bind of the same device is found too. */
 export function hasMountBelow(path: string): boolean {
-  return listMountPoints().some(point => isAtOrBelow(point, path))
+  return readMounts("self").some(mount => isAtOrBelow(mount.path, path))
 }
 
 /** Fsyncs every regular file and directory, children first. Errors: `EIO` and others of open and fsync. */

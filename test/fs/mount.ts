@@ -16,7 +16,7 @@ import {
 } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
-import { findMount, listMounts } from "../../src/fs/mountinfo.js"
+import { findMountAt, listMountsAt } from "../../src/native/mounts.js"
 import { detachMount, makeMountPoint } from "../harness/mount.js"
 import { currentGeneration, makeStack, type Stack } from "../harness/product.js"
 import { cleanEnv, runProgram, startProgram, stopProgram } from "../harness/program.js"
@@ -39,15 +39,15 @@ const sleep = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
 t.test("fuse.1 the mount has its type and options, and a second server leaves a live one alone", async t => {
   const host = await stack.startHost()
-  const mount = findMount(stack.ctx)!
+  const mount = findMountAt(stack.ctx)!
   t.equal(mount.type, "fuse.cortexfs")
   t.equal(mount.source, "cortexfs")
   for (const option of ["rw", "nosuid", "nodev", "noatime", "default_permissions", "allow_other"])
-    t.ok(mount.options.includes(option), option)
+    t.ok([...mount.options, ...mount.superOptions].includes(option), option)
   const second = await runProgram([...common, stack.ctx])
   t.equal(second.code, 69)
   t.match(second.stderr, /^cortexfs-mount: EBUSY: [^\n]+\n$/)
-  t.equal(listMounts(stack.ctx).length, 1)
+  t.equal(listMountsAt(stack.ctx).length, 1)
   t.match(readFileSync(join(stack.ctx, "status"), "utf8"), `pid=${host.child.pid}\n`)
   for (const name of [".x", "a/b", "x.d", ""]) {
     const bad = await runProgram([...common, "--agent", name, stack.ctx])
@@ -74,7 +74,7 @@ t.test("bad arguments exit 2 and a missing source, agent or mount point exits 69
     t.equal(ended.code, code, args.join(" "))
     t.match(ended.stderr, new RegExp(`^cortexfs-mount: ${word}: [^\\n]+\\n$`), args.join(" "))
   }
-  t.equal(findMount(stack.ctx), undefined)
+  t.equal(findMountAt(stack.ctx), undefined)
 })
 
 t.test("fuse.50 (owner) a malformed owner refuses its agent's view with EINVAL", async t => {
@@ -110,7 +110,7 @@ t.test("fuse.2 (after INIT) READY comes when the first call succeeds, and SIGTER
   t.equal(await stopProgram(child), 0)
   t.ok(Date.now() - started < 5000)
   for (const end of ends) t.equal((await end)[0], 9, "each reader ended with an errno")
-  t.equal(findMount(stack.ctx), undefined)
+  t.equal(findMountAt(stack.ctx), undefined)
   t.same(readdirSync(stack.ctx), [])
   t.ok(messages.some(message => message.startsWith("STOPPING=1")))
   t.equal(stdout, "")
@@ -143,7 +143,7 @@ t.test("an open file does not keep the server from stopping within 5 s", async t
   const started = Date.now()
   t.equal(await host.stop(), 0)
   t.ok(Date.now() - started < 5000)
-  t.equal(findMount(stack.ctx), undefined)
+  t.equal(findMountAt(stack.ctx), undefined)
   holder.kill("SIGKILL")
 })
 
@@ -232,7 +232,7 @@ t.test("fuse.38 after kill -9 every acknowledged byte is behind, and a new start
   await sleep(1100)
   t.equal(await act1(0, "stat", stack.ctx), "ENOTCONN", "also what the kernel had cached")
   const again = await stack.startHost()
-  t.equal(listMounts(stack.ctx).length, 1)
+  t.equal(listMountsAt(stack.ctx).length, 1)
   t.match(readFileSync(join(stack.ctx, "status"), "utf8"), "state=mounted\n")
   t.equal(await again.stop(), 0)
   await host.stop()
@@ -241,7 +241,7 @@ t.test("fuse.38 after kill -9 every acknowledged byte is behind, and a new start
   const refused = await runProgram([...common, stack.ctx])
   t.equal(refused.code, 69)
   t.match(refused.stderr, /^cortexfs-mount: EBUSY: /)
-  t.equal(findMount(stack.ctx)?.type, "tmpfs")
+  t.equal(findMountAt(stack.ctx)?.type, "tmpfs")
   execFileSync("umount", [stack.ctx])
 })
 
@@ -249,13 +249,13 @@ t.test("two dead mounts stacked on one point are both detached", async t => {
   const first = await stack.startHost()
   const view = await stack.startView("coder")
   execFileSync("mount", ["-i", "--bind", view.mountPoint, stack.ctx])
-  t.equal(listMounts(stack.ctx).length, 2)
+  t.equal(listMountsAt(stack.ctx).length, 2)
   for (const { child } of [first, view]) {
     child.kill("SIGKILL")
     await once(child, "exit")
   }
   const again = await stack.startHost()
-  t.equal(listMounts(stack.ctx).length, 1)
+  t.equal(listMountsAt(stack.ctx).length, 1)
   t.match(readFileSync(join(stack.ctx, "status"), "utf8"), `pid=${again.child.pid}\n`)
   t.equal(await again.stop(), 0)
   await view.stop()
@@ -278,7 +278,7 @@ t.test("fuse.39 abort frees callers of a stopped server within a second", async 
   const ended = await waiting
   t.not(ended.code, 0)
   t.match(ended.stderr, /Errno (103|107|4)\]/)
-  t.equal(findMount(stack.ctx), undefined)
+  t.equal(findMountAt(stack.ctx), undefined)
   host.child.kill("SIGCONT")
   host.child.kill("SIGKILL")
   await host.stop()
@@ -291,7 +291,7 @@ t.test("a mount point below the run directory with a plus is escaped and its age
   execFileSync("cp", ["-a", join(generation, "agent/worker.d"), controls])
   const mountPoint = join(stack.run, "mount/c\\x2b\\x2b")
   const server = startProgram([...common, "--agent", "c\\x2b\\x2b", mountPoint], { stdio: "inherit" })
-  while (findMount(mountPoint)?.type !== "fuse.cortexfs") await sleep(10)
+  while (findMountAt(mountPoint)?.type !== "fuse.cortexfs") await sleep(10)
   t.match(readFileSync(join(mountPoint, "status"), "utf8"), "agent=c++\n")
   t.equal(await stopProgram(server), 0)
   t.notOk(existsSync(mountPoint))
