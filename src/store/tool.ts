@@ -1,11 +1,12 @@
 import { closeSync, constants, fstatSync, readdirSync } from "node:fs"
-import { CONTROL_MAX, parseList, parseValue } from "../abi/control.js"
+import { parseList, parseValue } from "../abi/control.js"
 import { codeOf } from "../abi/error.js"
 import { issueError, refuse } from "../abi/issue.js"
 import { type JsonObject, parseJsonObject } from "../abi/json.js"
 import { isName, validateName } from "../abi/name.js"
 import { O_PATH, openat2 } from "../native/sys.js"
-import { RESOLVE_STRICT, readFileNofollow } from "./file.js"
+import { findControl } from "./control.js"
+import { RESOLVE_STRICT } from "./file.js"
 
 /** A directory with a `tool/` in it: a `Source`, a durable home or a space. */
 export interface ToolPlace {
@@ -32,22 +33,12 @@ export interface Tool {
 const CAPS = new Set(["text", "read", "write", "exec", "net", "agent", "raw", "mcp"])
 const DESCRIPTION_MAX = 1024
 
-function findControl(place: ToolPlace, name: string, control: string): Buffer | undefined {
-  const what = `tool/${name}.d/${control}`
-  try {
-    return readFileNofollow({ dirFd: place.dirFd, name: what }, CONTROL_MAX)
-  } catch (error) {
-    const code = codeOf(error)
-    if (code === "ENOENT") return undefined
-    if (code === "ELOOP") return refuse(what, "is a symbolic link")
-    if (code === "EISDIR" || code === "EINVAL") return refuse(what, "is not a regular file")
-    if (code === "EFBIG") return refuse(what, `has more than ${CONTROL_MAX} bytes`)
-    throw error
-  }
+function findToolControl(place: ToolPlace, name: string, control: string): Buffer | undefined {
+  return findControl(place.dirFd, `tool/${name}.d/${control}`)
 }
 
 function getControl(place: ToolPlace, name: string, control: string): Buffer {
-  const bytes = findControl(place, name, control)
+  const bytes = findToolControl(place, name, control)
   if (bytes === undefined) {
     throw issueError({ kind: "missing", what: `tool/${name}.d/${control}`, why: "is missing" })
   }
@@ -63,7 +54,7 @@ function readCap(place: ToolPlace, name: string): string[] {
 
 function readTimeout(place: ToolPlace, name: string): number {
   const what = `tool/${name}.d/timeout`
-  const bytes = findControl(place, name, "timeout")
+  const bytes = findToolControl(place, name, "timeout")
   if (bytes === undefined) return 120
   const value = parseValue(bytes, what)
   return /^[1-9][0-9]{0,3}$/.test(value) && Number(value) <= 3600
@@ -74,7 +65,7 @@ function readTimeout(place: ToolPlace, name: string): number {
 /** `policy` fails closed: what cannot be read denies everything. */
 function readPolicy(place: ToolPlace, name: string): Buffer | undefined {
   try {
-    return findControl(place, name, "policy")
+    return findToolControl(place, name, "policy")
   } catch {
     return undefined
   }

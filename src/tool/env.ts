@@ -1,5 +1,3 @@
-import { CtxError } from "../abi/error.js"
-import { ENV_PAIRS_MAX, ENV_SIZE_MAX } from "../abi/limit.js"
 import { CTX_ROOT, homePath, SANDBOX_CONTROL_SOCKET, SANDBOX_HOME } from "../abi/path.js"
 import { AGENT_ABI } from "../abi/product.js"
 import type { Agent } from "../store/agent.js"
@@ -14,8 +12,8 @@ export type Payload =
 
 /**
  * The whole environment of a payload: nothing else is in it, and nothing of the host's (agent-tool-security 8).
- * `window` is in tokens and left out when unknown. Pairs of the control `env` follow; host knobs among them do not.
- * Errors: EINVAL when `env` has more than 64 pairs or 32 KiB.
+ * `window` is in tokens and left out when unknown. Pairs of the control `env` follow, whose bounds `readAgent` has judged;
+ * host knobs among them do not.
  */
 export function payloadEnv(agent: Agent, session: string, run: string, payload: Payload): Record<string, string> {
   const env: Record<string, string> = {
@@ -48,20 +46,6 @@ export function payloadEnv(agent: Agent, session: string, run: string, payload: 
       env.CTX_CONTEXT_WINDOW_CHARS = String(payload.window * 4)
     }
   }
-  for (const [key, value] of checkPairs(agent))
-    if (!/^(?:CTX_|LD_)/.test(key) && !Object.hasOwn(env, key)) env[key] = value
+  for (const [key, value] of agent.env) if (!/^(?:CTX_|LD_)/.test(key) && !Object.hasOwn(env, key)) env[key] = value
   return env
-}
-
-/** The pairs of the control `env` within their bounds. Errors: EINVAL naming the control. */
-function checkPairs(agent: Agent): Map<string, string> {
-  let sizeBytes = 0
-  for (const [key, value] of agent.env) sizeBytes += Buffer.byteLength(key) + Buffer.byteLength(value) + 2
-  if (agent.env.size > ENV_PAIRS_MAX || sizeBytes > ENV_SIZE_MAX) {
-    throw new CtxError(
-      "EINVAL",
-      `agent/${agent.name}.d/env has more than ${ENV_PAIRS_MAX} pairs or ${ENV_SIZE_MAX} bytes`,
-    )
-  }
-  return agent.env
 }

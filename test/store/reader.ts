@@ -1,5 +1,16 @@
 // needs: root
-import { appendFileSync, mkdirSync, readdirSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from "node:fs"
+import { once } from "node:events"
+import {
+  appendFileSync,
+  mkdirSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  unlinkSync,
+  writeFileSync,
+} from "node:fs"
+import { createServer } from "node:net"
 import { join } from "node:path"
 import { test } from "tap"
 import { listAgents, readAgent } from "../../src/store/agent.js"
@@ -180,6 +191,14 @@ test("a reference tool is read with its schema, and one without executable says 
   }
   appendFileSync(join(dir, "timeout"), "9\n")
   t.equal(readTool(source, "fs.list").timeoutS, 9)
+  const server = createServer().listen(join(source.dir, "tool/fs.list.d/sock"))
+  await once(server, "listening")
+  renameSync(join(source.dir, "tool/fs.list.d/sock"), join(dir, "cap"))
+  t.throws(() => readTool(source, "fs.list"), {
+    code: "EINVAL",
+    message: "tool/fs.list.d/cap: is not a regular file",
+  })
+  server.close()
   t.throws(() => readTool(source, "none"), { code: "ENOENT" })
 })
 
