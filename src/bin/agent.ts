@@ -8,6 +8,7 @@ import { validateName } from "../abi/name.js"
 import { CONFIG_DIR, RUN_DIR } from "../abi/path.js"
 import { VERSION } from "../abi/product.js"
 import { type ServeOptions, serveAgent } from "../endpoint/serve.js"
+import { describeInternal, writeJournal } from "../native/journal.js"
 import { sdNotify } from "../native/sys.js"
 
 const USAGE = "cortexfs-agent --source DIR --agent NAME [--run DIR] [--config DIR] [--listen PATH]"
@@ -40,6 +41,12 @@ function readArguments(): { serve: ServeOptions } | { show: string } {
   }
 }
 
+// Node.js would print several lines, and with them what was being read.
+process.on("uncaughtException", error => {
+  writeJournal("cortexfs-agent", `internal: ${describeInternal(error)}`, "error")
+  process.exit(70)
+})
+
 async function main(): Promise<number> {
   try {
     const asked = readArguments()
@@ -48,9 +55,8 @@ async function main(): Promise<number> {
     return 0
   } catch (e) {
     const error = toCtxError(e)
-    process.stderr.write(
-      `cortexfs-agent: ${error.code}: ${error.message}${error.hint === undefined ? "" : `: ${error.hint}`}\n`,
-    )
+    const words = [error.code, error.message, ...(error.hint === undefined ? [] : [error.hint])]
+    writeJournal("cortexfs-agent", words.join(": "), "error")
     if (error.errno !== 0) sdNotify(`ERRNO=${-error.errno}`)
     if (error.code === "usage") return 2
     if (error.code === "internal") return 70

@@ -9,6 +9,7 @@ import { CONFIG_DIR, isAtOrBelow, RUN_DIR, userConfigDir, userRunDir } from "../
 import { VERSION } from "../abi/product.js"
 import { abortPoint, clearPoint, ensurePoint, removePoint, resolvePoint } from "../fs/point.js"
 import { openServer, type Server } from "../fs/serve.js"
+import { describeInternal, oneLine, type Severity, writeJournal } from "../native/journal.js"
 import { listMountsAt } from "../native/mounts.js"
 import { sdNotify, setNofileLimit } from "../native/sys.js"
 import { checkTree } from "../store/source.js"
@@ -100,24 +101,21 @@ function isOwnPoint(mountPoint: string, run: string): boolean {
 
 function report(error: unknown): number {
   const { code, message, hint = code === "ENODEV" ? "modprobe fuse" : undefined, errno } = toCtxError(error)
-  journal([code, message, ...(hint === undefined ? [] : [hint])].join(": "))
+  journal([code, message, ...(hint === undefined ? [] : [hint])].join(": "), "error")
   if (errno !== 0) sdNotify(`STATUS=cannot mount: ${oneLine(`${code}: ${message}`)}\nERRNO=${-errno}`)
   if (code === "usage") return 2
   return code === "internal" ? 70 : 69
 }
 
-function oneLine(text: string): string {
-  return text.replace(/[\n\r]/g, " ")
-}
-
-function journal(line: string): void {
-  process.stderr.write(`cortexfs-mount: ${oneLine(line)}\n`)
+function journal(line: string, severity?: Severity): void {
+  writeJournal("cortexfs-mount", line, severity)
 }
 
 /** Pings the service manager from the loop that answers requests, when it wants that (units.md 4). */
 function startWatchdog(): void {
-  if (process.env.WATCHDOG_USEC === undefined) return
-  setInterval(() => sdNotify("WATCHDOG=1"), WATCHDOG_MS).unref()
+  const usec = Number(process.env.WATCHDOG_USEC)
+  if (!Number.isSafeInteger(usec) || usec <= 0) return
+  setInterval(() => sdNotify("WATCHDOG=1"), Math.min(WATCHDOG_MS, usec / 3000)).unref()
 }
 
 /** Waits for SIGTERM, SIGINT, or the end of the mount from outside; `stop` does what is left to do. */
@@ -133,7 +131,7 @@ async function serve(args: Arguments): Promise<number> {
   const mountPoint = resolvePoint(args.mountPoint)
   process.chdir("/")
   process.on("uncaughtException", error => {
-    journal(`internal: ${mountPoint}: ${String(error?.stack ?? error).replace(/\s+/g, " ")}`)
+    journal(`internal: ${mountPoint}: ${describeInternal(error)}`, "error")
     try {
       abortPoint(mountPoint)
     } finally {
@@ -179,7 +177,7 @@ async function serve(args: Arguments): Promise<number> {
     journal(`stopped ${mountPoint}`)
     return 0
   }
-  process.stderr.write(`cortexfs-mount: internal: ${mountPoint}: ${endReason}\n`)
+  journal(`internal: ${mountPoint}: ${endReason}`, "error")
   return 70
 }
 
@@ -189,7 +187,7 @@ async function stop(server: Server, mountPoint: string, isMade: boolean): Promis
     try {
       abortPoint(mountPoint)
     } catch (error) {
-      journal(`${mountPoint}: ${toCtxError(error).message}`)
+      journal(`${mountPoint}: ${toCtxError(error).message}`, "error")
     }
     process.exit(0)
   }, STOP_MS)

@@ -10,6 +10,7 @@ import { findUnit } from "../agent/launch.js"
 import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
+import { type Severity, writeJournal } from "../native/journal.js"
 import { readInterpreter } from "../policy/interpreter.js"
 import { parseMount } from "../policy/mount.js"
 import { readAgent } from "../store/agent.js"
@@ -39,8 +40,8 @@ export interface ServeOptions {
 }
 
 /** One line for the journal. */
-function log(line: string): void {
-  process.stderr.write(`cortexfs-agent: ${line}\n`)
+function log(line: string, severity?: Severity): void {
+  writeJournal("cortexfs-agent", line, severity)
 }
 
 /** The owner's identity, or why there is none that could be used. Errors: ENOENT, EPERM. */
@@ -110,7 +111,7 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
       return listProtected(source, [runDir, configDir], owner)
     },
     interpreter: await readInterpreter(configDir, isSystem ? 0 : process.geteuid!(), e =>
-      log(`policy interpreter denies everything: ${codeOf(e) ?? "EIO"}`),
+      log(`policy interpreter denies everything: ${codeOf(e) ?? "EIO"}`, "warning"),
     ),
   }
   const fault = identityFault ?? findFault(source, name)

@@ -4,6 +4,7 @@ import { parseRequest } from "../abi/frame.js"
 import { CONNECTIONS_MAX } from "../abi/limit.js"
 import { formatRefusal } from "../agent/frame.js"
 import type { Runtime } from "../agent/runtime.js"
+import type { Severity } from "../native/journal.js"
 import { peerCred } from "../native/sys.js"
 import { readFrame } from "./framing.js"
 import type { Listener } from "./listener.js"
@@ -28,7 +29,7 @@ export class Server {
     private readonly runtime: Runtime,
     private readonly isSystem: boolean,
     private readonly onChange: () => void,
-    private readonly log: (line: string) => void,
+    private readonly log: (line: string, severity?: Severity) => void,
   ) {
     listener.serve(socket => void this.serve(socket))
   }
@@ -76,7 +77,7 @@ export class Server {
       return checkPeer(fd, this.runtime.ownerUid, this.isSystem)
     } catch (e) {
       const { pid, uid } = peerCred(fd)
-      this.log(`refused peer uid=${uid} pid=${pid}`)
+      this.log(`refused peer uid=${uid} pid=${pid}`, "warning")
       throw e
     }
   }

@@ -7,6 +7,7 @@ import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { isUid } from "../abi/name.js"
 import { CTX_ROOT } from "../abi/path.js"
 import { FuseMount, type Upcall } from "../native/fuse.js"
+import { describeInternal } from "../native/journal.js"
 import * as sys from "../native/sys.js"
 import { RESOLVE_STRICT } from "../store/file.js"
 import { type Source, unpinSource } from "../store/generation.js"
@@ -38,6 +39,12 @@ export interface ServeOptions {
   onEnd(reason: string): void
   /** One line for the journal. */
   onJournal(line: string): void
+}
+
+/** What the journal is told of a failure; of one that nobody expected not its text, which may quote a file. */
+function tell(error: unknown): string {
+  const { code, message } = toCtxError(error)
+  return code === "internal" ? describeInternal(error) : message
 }
 
 /** A mount of this process. Made by `openServer`, which has checked everything that can be checked before mounting. */
@@ -129,7 +136,7 @@ export class Server {
     try {
       if (!this.#sources.isCurrent()) this.#rebuild()
     } catch (error) {
-      this.#options.onJournal(`the tree is shown as it was: ${toCtxError(error).message}`)
+      this.#options.onJournal(`the tree is shown as it was: ${tell(error)}`)
     }
   }
 
@@ -179,7 +186,7 @@ export class Server {
         else body = answer
       } catch (error) {
         errno = -toCtxError(error).errno || ERRNO.EIO
-        this.#options.onJournal(`${upcall.op}: ${toCtxError(error).message}`)
+        this.#options.onJournal(`${upcall.op}: ${tell(error)}`)
       }
       this.#mount.reply(upcall.id, errno, body)
     }

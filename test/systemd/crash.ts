@@ -1,5 +1,6 @@
 // needs: root fuse bwrap socat systemd
 // Servers and runtimes that are killed or hang: what comes back, what stays, and that nothing is left over.
+import { rmSync } from "node:fs"
 import t from "tap"
 import { bootSystem } from "../harness/systemd.js"
 import { ask, makeTool, playScripts, readHistory, script, talk, uidOf } from "../harness/systemd-agent.js"
@@ -7,6 +8,7 @@ import { ask, makeTool, playScripts, readHistory, script, talk, uidOf } from "..
 const VIEW = "/run/cortexfs/mount/coder"
 const SOCKET = "/run/cortexfs/agent/coder.sock"
 const RUNTIME = "cortexfs-agent@coder.service"
+const WATCHDOG = "/etc/systemd/system/cortexfs-agent@coder.service.d/watchdog.conf"
 
 t.test("a machine with two agents", async t => {
   const system = await bootSystem()
@@ -111,4 +113,38 @@ t.test("a machine with two agents", async t => {
     t.equal(await system.mainPid("cortexfs-agent@reviewer.service"), reviewer)
     t.match((await ask(system, owner, { op: "send", id: "f2", input: script({ say: "on" }) })).at(-1), { status: "ok" })
   })
+
+  t.test(
+    "a runtime whose event loop is stuck in a run is restarted by the watchdog, and one at work or at rest is not",
+    async t => {
+      system.write(WATCHDOG, "[Service]\nWatchdogSec=3s\n")
+      await system.manage("daemon-reload")
+      await system.manage("stop", RUNTIME)
+      const works = script({ sleep_ms: 8_000 }, { say: "done" })
+      t.match((await ask(system, owner, { op: "send", id: "w1", input: works })).at(-1), { type: "done", status: "ok" })
+      await new Promise(resolve => setTimeout(resolve, 8_000))
+      const pid = await system.mainPid(RUNTIME)
+      t.match(await system.show(RUNTIME, "ActiveState", "NRestarts"), { ActiveState: "active", NRestarts: "0" })
+      const run = talk(system, owner, { op: "send", id: "w2", input: script({ sleep_ms: 60_000 }, { say: "never" }) })
+      const { run: id } = await run.frame("start")
+      await kill(pid, "STOP")
+      const next = await restarted(RUNTIME, pid, 20_000)
+      t.not(next, pid)
+      t.equal((await system.show(RUNTIME, "NRestarts")).NRestarts, "1")
+      const said = await system.entries("-u", RUNTIME, "_PID=1")
+      t.ok(said.some(({ MESSAGE }) => /Watchdog timeout/.test(MESSAGE!)))
+      await run.end()
+      t.match(
+        readHistory(system, owner, "coder")
+          .filter(row => row.run === id)
+          .slice(-2),
+        [
+          { type: "error", code: "EINTR" },
+          { type: "done", status: "error" },
+        ],
+      )
+      rmSync(system.see(WATCHDOG))
+      await system.manage("daemon-reload")
+    },
+  )
 })
