@@ -25,6 +25,7 @@ export const KEEPER = join(ROOT, "test/harness/systemd.sh")
 /** Where each directory of the repository's units/ is installed. */
 const INSTALLED = {
   ".": "usr/lib/systemd/system",
+  user: "usr/lib/systemd/user",
   "sysusers.d": "usr/lib/sysusers.d",
   "tmpfiles.d": "usr/lib/tmpfiles.d",
   "system-preset": "usr/lib/systemd/system-preset",
@@ -35,6 +36,15 @@ const UNIT = /\.(target|service|socket|timer)$/
 /** Names of the system units in units/, in byte order. */
 export function listUnits(): string[] {
   return readdirSync(join(ROOT, "units"))
+    .filter(name => UNIT.test(name))
+    .sort()
+}
+
+/** Names of the units of the per-user set in units/user/, in byte order. */
+export function listUserUnits(): string[] {
+  const dir = join(ROOT, "units/user")
+  if (!existsSync(dir)) return []
+  return readdirSync(dir)
     .filter(name => UNIT.test(name))
     .sort()
 }

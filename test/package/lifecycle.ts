@@ -6,6 +6,7 @@ import { basename } from "node:path"
 import t from "tap"
 import { ask, currentDir, playScripts, readHistory, script, setControl, talk, uidOf } from "../harness/systemd-agent.js"
 import { bootBare, dpkg, INSTALLED, mustDpkg, packageState, picture } from "./fixture/machine.js"
+import { checkMade } from "./fixture/made.js"
 import { buildPackage, makeNextRelease, NEXT_VERSION } from "./fixture/release.js"
 
 const RUNTIME = "cortexfs-agent@coder.service"
@@ -153,8 +154,9 @@ t.test("a host on which the package comes and goes", async t => {
   })
 
   t.test(
-    "units.24 (the removal of a package) all is stopped, no file of it is left, every byte of data is",
+    "units.24 sysusers and tmpfiles make the modes of 2.10 and nothing new the second time; a removal of the package stops all, leaves no file of it, and keeps every byte of data",
     async t => {
+      await checkMade(t, system)
       await system.manage("stop", RUNTIME)
       const data = [`${STORE}/storage`, `${STORE}/home`, `${STORE}/shared`, `${STORE}/secrets`]
       system.write("/etc/cortexfs/owner", "cortexfs\n")

@@ -4,7 +4,8 @@ import { readdirSync, readFileSync, statSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import { ROOT } from "../harness/product.js"
-import { bootSystem, listUnits } from "../harness/systemd.js"
+import { cleanEnv } from "../harness/program.js"
+import { bootSystem, listUnits, listUserUnits } from "../harness/systemd.js"
 
 const UNITS = join(ROOT, "units")
 const read = (name: string) => readFileSync(join(UNITS, name), "utf8")
@@ -114,11 +115,57 @@ t.test("the shipped units", async t => {
     }
   })
 
-  t.test("units.1 (system units) systemd-analyze verify of each exits 0 and prints nothing", async t => {
-    for (const unit of listUnits()) {
-      const ended = await system.run(["systemd-analyze", "verify", `/usr/lib/systemd/system/${instance(unit)}`])
-      t.same([ended.code, ended.stdout, ended.stderr], [0, "", ""], unit)
+  t.test("units.1 (what is shipped so far) systemd-analyze verify of each exits 0 and prints nothing", async t => {
+    const verify = async (manager: "system" | "user", units: string[]) => {
+      const env = { ...cleanEnv(), HOME: "/root", XDG_RUNTIME_DIR: "/run" }
+      for (const unit of units) {
+        const path = `/usr/lib/systemd/${manager}/${instance(unit)}`
+        const ended = await system.run(["systemd-analyze", `--${manager}`, "verify", path], { env })
+        t.same([ended.code, ended.stdout, ended.stderr], [0, "", ""], `${manager} ${unit}`)
+      }
     }
+    await verify("system", listUnits())
+    await verify("user", listUserUnits())
+  })
+
+  t.test("each file holds exactly what section 2 and its column of section 3 say", async t => {
+    const text = readFileSync(join(ROOT, "spec/units.md"), "utf8")
+    /** The one ini block of a section of chapter 2, and of its head, which every notify service has too. */
+    const block = (from: string) => {
+      const part = text.slice(text.indexOf(from), text.indexOf("\n##", text.indexOf(from) + 5))
+      return parseUnit(/```ini\n([^`]*)```/.exec(part)![1]!)
+    }
+    const common = block("## 2. Unit files")
+    const sections: [heading: string, unit: string][] = [
+      ["### 2.1", "cortexfs.target"],
+      ["### 2.2", "cortexfs-storage.service"],
+      ["### 2.3", "cortexfs.service"],
+      ["### 2.5", "cortexfs-agent@.socket"],
+      ["### 2.6", "cortexfs-agent@.service"],
+    ]
+    const sort = (list: [string, string][]) => list.map(pair => pair.join("=")).sort()
+    for (const [heading, unit] of sections) {
+      const isNotify = new RegExp(`^${heading.replace(".", "\\.")} .*\\(notify\\)$`, "m").test(text)
+      const column = COLUMN[unit] === undefined ? [] : table.get(COLUMN[unit])!.directives
+      const wanted = [...block(heading), ...(isNotify ? common : []), ...column]
+      t.same(sort(parseUnit(read(unit)).filter(([key]) => key !== "Unit.Documentation")), sort(wanted), unit)
+    }
+    // A view is the host view with some lines in place of its own, whose keys tell which.
+    const section = text.slice(text.indexOf("### 2.4"), text.indexOf("### 2.5"))
+    const own = [.../^[A-Z][A-Za-z]+=.*$/gm[Symbol.matchAll](section)].map(([line]) => line)
+    const host = sort(parseUnit(read("cortexfs.service"))).map(line => line.replace(/^\w+\./, ""))
+    const keys = own.map(line => line.slice(0, line.indexOf("=")))
+    const view = [
+      ...host.filter(line => !keys.includes(line.slice(0, line.indexOf("=")))),
+      ...own,
+      "DefaultInstance=coder",
+    ]
+    t.same(
+      sort(parseUnit(read("cortexfs@.service")))
+        .map(line => line.replace(/^\w+\./, ""))
+        .sort(),
+      view.sort(),
+    )
   })
 
   t.test(

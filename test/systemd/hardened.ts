@@ -2,7 +2,7 @@
 // The sandbox inside the hardened unit, and what happens when a unit is hardened too far.
 import t from "tap"
 import { bootSystem } from "../harness/systemd.js"
-import { ask, makeTool, playScripts, script, uidOf } from "../harness/systemd-agent.js"
+import { ask, makeTool, playScripts, script, talk, uidOf } from "../harness/systemd-agent.js"
 
 const RUNTIME = "cortexfs-agent@coder.service"
 const DROP_IN = "/etc/systemd/system/cortexfs-agent@.service.d/hard.conf"
@@ -21,6 +21,32 @@ t.test("a machine with a running view", async t => {
     const steps = script({ call: { name: "look", arguments: { args: ["x"] } } }, { say: "end" })
     return ask(system, owner, { op: "send", id: `h-${++calls}`, input: steps })
   }
+
+  t.test("units.16 (arguments only) step program and tool have exactly the arguments of security 7.2", async t => {
+    await makeTool(system, "wait", "#!/usr/bin/bash\nexec sleep 300\n", ["coder"])
+    await playScripts(system, "coder", "wait")
+    const steps = script({ call: { name: "wait", arguments: { args: ["x"] } } }, { say: "never" })
+    const run = talk(system, owner, { op: "send", id: "h-wait", session: "wait", input: steps })
+    const lines = await system.until("both sandboxes", async () => {
+      const found = new Set<string>()
+      for (const pid of await system.pids(RUNTIME)) {
+        const line = system.read(`/proc/${pid}/cmdline`).replaceAll("\0", " ")
+        if (line.startsWith("/usr/bin/bwrap ")) found.add(line)
+      }
+      return found.size === 2 && [...found]
+    })
+    const head =
+      "/usr/bin/bwrap --unshare-user --disable-userns --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup --unshare-net --hostname cortexfs --die-with-parent --new-session --cap-drop ALL --clearenv --setenv "
+    const tail =
+      / --remount-ro \/dev --remount-ro \/run --remount-ro \/ --chdir \S+ --block-fd \d+ --seccomp \d+ -- \/run\/cortexfs\/enter (--cortexfs-sdk-envelope-v1|x) $/
+    for (const line of lines) {
+      t.equal(line.slice(0, head.length), head)
+      t.match(line, tail)
+      t.notMatch(line, / --(share-net|unshare-all|\S+-try|as-pid-1|bind|dev-bind) /)
+    }
+    await system.manage("stop", RUNTIME)
+    await run.end()
+  })
 
   t.test("units.16 (without Landlock) a run with a tool call works inside the unit", async t => {
     const frames = await call()
