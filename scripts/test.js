@@ -15,7 +15,7 @@ import {
   rmSync,
 } from "node:fs"
 import { tmpdir } from "node:os"
-import { join, relative } from "node:path"
+import { join, relative, resolve } from "node:path"
 import { ensureAll, findProgram, missingPackages, root, SetupFault, say } from "./setup.js"
 
 const isCi = process.env.CI === "true"
@@ -27,6 +27,7 @@ const NEEDS = {
   bwrap: () => findProgram("bwrap") !== undefined,
   strace: () => findProgram("strace") !== undefined,
   cmake: () => findProgram("cmake") !== undefined && findProgram("ninja") !== undefined,
+  clang: () => findProgram("clang++") !== undefined,
   git: () => findProgram("git") !== undefined,
   socat: () => findProgram("socat") !== undefined,
   systemd: canBootSystemd,
@@ -119,7 +120,7 @@ async function main() {
     say(`cortexfs: ${error.message}`)
     ensureAll(["build"])
   }
-  const wanted = process.argv.slice(2).map(path => join(process.env.INIT_CWD ?? process.cwd(), path))
+  const wanted = process.argv.slice(2).map(path => resolve(process.env.INIT_CWD ?? process.cwd(), path))
   const notRun = []
   const files = (wanted.length > 0 ? wanted : findTests()).filter(file => {
     const lacking = readNeeds(file).filter(need => !(NEEDS[need] ?? (() => false))())

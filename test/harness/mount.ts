@@ -2,7 +2,7 @@
 // kernel stacks of waiting tasks are printed and the connection is aborted through fusectl (SIGKILL frees no D state).
 import { type ChildProcess, execFileSync } from "node:child_process"
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs"
-import { cleanEnv, type RunOptions, releaseProgram, startProgram, stopProgram } from "./program.js"
+import { type RunOptions, releaseProgram, serverEnv, startProgram, stopProgram } from "./program.js"
 
 const CONNECTIONS = "/sys/fs/fuse/connections"
 
@@ -83,7 +83,7 @@ export interface MountOptions extends Pick<RunOptions, "uid" | "gid" | "groups">
 export async function startMount(command: string[], mountPoint: string, options: MountOptions = {}): Promise<Mount> {
   const child = startProgram(command, {
     ...options,
-    env: options.env ?? cleanEnv(),
+    env: options.env ?? serverEnv(),
     stdio: ["ignore", "inherit", "pipe"],
   })
   let stderr = ""

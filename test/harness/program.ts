@@ -7,6 +7,22 @@ export function cleanEnv(more: Record<string, string> = {}): Record<string, stri
   return { PATH: "/usr/local/bin:/usr/bin:/bin", HOME: "/nonexistent", LANG: "C.UTF-8", ...more }
 }
 
+/**
+ * The environment of a mount's server: a clean one, with the sanitizer build that the whole run is made with, if it is
+ * (`npm run sanitize`), and `more`.
+ */
+export function serverEnv(more: Record<string, string> = {}): Record<string, string> {
+  const { CORTEXFS_TEST_ADDON: addon, CORTEXFS_TEST_PRELOAD: preload } = process.env
+  if (!addon || !preload) return cleanEnv(more)
+  return cleanEnv({
+    CORTEXFS_ADDON: addon,
+    LD_PRELOAD: preload,
+    ASAN_OPTIONS: "detect_leaks=0:abort_on_error=1",
+    UBSAN_OPTIONS: "halt_on_error=1:abort_on_error=1:print_stacktrace=1",
+    ...more,
+  })
+}
+
 export interface Ended {
   code: number | null
   signal: NodeJS.Signals | null
