@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url"
 
 export const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
-/** Debian package of each program that has to be there, by purpose. */
+/** Debian packages, blank-separated, of each program that has to be there, by purpose. */
 const PROGRAMS = {
   build: { "g++": "g++", make: "make", python3: "python3" },
   run: { bwrap: "bubblewrap", fusermount3: "fuse3", setpriv: "util-linux" },
@@ -22,6 +22,7 @@ const PROGRAMS = {
     "dbus-daemon": "dbus",
     "/usr/lib/polkit-1/polkitd": "polkitd",
     "dpkg-deb": "dpkg",
+    "clang++": "clang libclang-rt-dev",
   },
 }
 
@@ -48,7 +49,8 @@ export function findProgram(name) {
 export function missingPackages(purposes) {
   const packages = new Set()
   for (const purpose of purposes)
-    for (const [program, name] of Object.entries(PROGRAMS[purpose])) if (!findProgram(program)) packages.add(name)
+    for (const [program, names] of Object.entries(PROGRAMS[purpose]))
+      if (!findProgram(program)) for (const name of names.split(" ")) packages.add(name)
   return [...packages].sort()
 }
 
