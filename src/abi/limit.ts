@@ -130,3 +130,6 @@ export const SCRIPT_SLEEP_MAX_MS = 60_000
 export const JSON_DEPTH_MAX = 1_024
 /** Nesting of JSON that comes from outside; smaller, so that what was taken in can always be stored and read back. */
 export const INPUT_DEPTH_MAX = 64
+
+/** Bytes above which the log of models is moved away by a runtime that starts. model-abi 2 */
+export const MODEL_LOG_MAX = 8 * MIB

@@ -5,6 +5,7 @@ import { type UserPlace, userConfigDir, userStateDir } from "../abi/path.js"
 import { listMountsAt } from "../native/mounts.js"
 import type { Interpreter } from "../policy/interpreter.js"
 import type { Source } from "../store/generation.js"
+import type { Logs } from "./log.js"
 
 const VIEW_ANSWER_MS = 2_000
 
@@ -18,6 +19,7 @@ export interface Host {
   /** Directories that no payload may see besides the fixed ones: the durable tree, storage, the owner's own of CortexFS. */
   readonly protectedDirs: readonly string[]
   interpreter: Interpreter
+  logs: Logs
 }
 
 /**

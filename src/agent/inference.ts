@@ -13,6 +13,7 @@ import type { ServeModel } from "./control.js"
 import { explainDenial } from "./denial.js"
 import { describeFailure, formatFrame } from "./frame.js"
 import type { Host } from "./host.js"
+import type { LoggedCall } from "./log.js"
 import { listOffers } from "./offer.js"
 import type { Window } from "./window.js"
 
@@ -77,20 +78,35 @@ export class Inference {
     this.hasCalled = true
     this.failure = undefined
     const late = AbortSignal.timeout(MODEL_TIMEOUT_MS)
+    const startedMs = performance.now()
     try {
       await this.call(now, request, channel, AbortSignal.any([signal, late]))
+      this.log(startedMs, { status: "ok" })
       await channel.send(formatFrame({ type: "end", request_id: request.request_id, status: "ok" }))
     } catch (e) {
       const failure = late.aborted
         ? new CtxError("ETIMEDOUT", `model call took more than ${MODEL_TIMEOUT_MS / 1000} s`)
         : e
       const { code, message } = describeFailure(failure)
+      this.log(startedMs, { status: "error", code: signal.aborted ? "ECANCELED" : code })
       // A caller that is gone has not been told: what it died of is the failure of the step, not this.
       if (!signal.aborted) this.failure = new CtxError(code, message, { cause: e })
       await channel.send(formatFrame({ type: "end", request_id: request.request_id, status: "error", code, message }))
     } finally {
       this.isBusy = false
     }
+  }
+
+  /** Leaves the line of a call in the log of models; one whose model does not exist belongs to none. model-abi 2 */
+  private log(startedMs: number, end: Pick<LoggedCall, "status" | "code">): void {
+    const { host, agent, session, run } = this.facts
+    let model: string
+    try {
+      model = resolveModel(host.source, agent.owner, agent.model)
+    } catch {
+      return
+    }
+    host.logs.appendModel(model, { session, run, ...end }, Math.round(performance.now() - startedMs))
   }
 
   private async call(agent: Agent, request: ControlModel, channel: Channel, signal: AbortSignal): Promise<void> {

@@ -7,6 +7,7 @@ import { describeFailure } from "../agent/frame.js"
 import { type Host, listProtected } from "../agent/host.js"
 import { checkOwner, type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
 import { findUnit } from "../agent/launch.js"
+import { Logs } from "../agent/log.js"
 import { Presence } from "../agent/presence.js"
 import type { StopReason } from "../agent/run.js"
 import { Runtime } from "../agent/runtime.js"
@@ -99,6 +100,7 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
     listener.close()
     process.exit(0)
   }
+  const logs = new Logs(name, source, log)
   takeIdentity(identity ?? NOBODY)
 
   const home = findHome()
@@ -107,6 +109,7 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
     source,
     name,
     viewDir: agentMountPath(name, runDir),
+    logs,
     get protectedDirs() {
       return listProtected(source, [runDir, configDir], owner)
     },

@@ -39,6 +39,8 @@ export interface ToolRequest {
   interpreter?: Interpreter
   session?: string
   run?: string
+  /** Told where the tool was found, `isSystem` in the tree, before anything else of it is judged. */
+  onFound?: (place: ToolPlace, isSystem: boolean) => void
 }
 
 /** What a call is handed to the tool as. */
@@ -206,6 +208,7 @@ export async function authoriseTool(request: ToolRequest): Promise<ToolGrant> {
   if (hit === undefined) throw new CtxError("ENOENT", `tool/${name}: not found in CTX_PATH`)
   let isGranted = false
   try {
+    request.onFound?.(hit.place, hit.isSystem)
     if (!isExecutable(fstatSync(hit.fd), agent)) throw denied(name, `uid ${agent.uid} may not execute it`)
     if ((mountFlags(hit.fd) & MS_NOEXEC) !== 0) throw denied(name, "it lies on a noexec mount")
     const tool = await checkPolicies(request, policy, () => readTool(hit.place, name))

@@ -36,7 +36,7 @@ t.test("a machine with a running view, and a word in everything that is nobody's
     t.match(sent.slice(-1), isDone("ok"))
     t.match(JSON.stringify(sent), new RegExp(word("output")))
     // A model that fails with a text, a program that crashes, frames that are none.
-    const fails = script({ error: "EIO", message: word("failure") })
+    const fails = script({ error: { code: "EIO", message: word("failure") } })
     t.match((await ask(system, owner, { op: "send", id: "j2", input: fails })).slice(-1), isDone("error"))
     t.match(await ask(system, owner, `{"op":"send","id":"j3","input":"${word("frame")}"`), [{ code: "EINVAL" }])
     t.match(await ask(system, owner, { op: word("op") }), [{ type: "error" }])
