@@ -17,11 +17,7 @@ int Desk::park(Held held, Upcall upcall) {
   {
     std::lock_guard<std::mutex> guard(lock_);
     if (is_stopped_) return ENOTCONN;
-    auto early = std::find(early_.begin(), early_.end(), held.unique);
-    if (early != early_.end()) {
-      *early = 0;
-      return EINTR;
-    }
+    if (take_early_locked(held.unique)) return EINTR;
     if (waiting_.size() >= WAITING_MAX || waiting_.contains(held.unique)) return ENOMEM;
     Clock::time_point now = Clock::now();
     uint64_t id;
@@ -75,6 +71,18 @@ std::vector<Held> Desk::take_answered(uint64_t id, Question* question, Clock::ti
     }
   }
   return answered;
+}
+
+bool Desk::take_early_locked(uint64_t unique) {
+  auto early = std::find(early_.begin(), early_.end(), unique);
+  if (early == early_.end()) return false;
+  *early = 0;
+  return true;
+}
+
+bool Desk::take_early(uint64_t unique) {
+  std::lock_guard<std::mutex> guard(lock_);
+  return take_early_locked(unique);
 }
 
 void Desk::interrupt(uint64_t unique) {

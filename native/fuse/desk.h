@@ -59,6 +59,8 @@ class Desk {
   std::vector<Held> take_answered(uint64_t id, Question* question, Clock::time_point* asked_at);
   // FUSE_INTERRUPT: the request with this number ends with EINTR now, or when it comes to wait.
   void interrupt(uint64_t unique);
+  // True once when the request was interrupted before it was known here.
+  bool take_early(uint64_t unique);
   // Ends all that waits with `error` and takes nothing more.
   void stop(int error);
   size_t waiting();
@@ -75,6 +77,7 @@ class Desk {
   };
 
   void watch();
+  bool take_early_locked(uint64_t unique);
 
   const std::chrono::milliseconds timeout_;
   const std::function<void()> announce_;

@@ -43,7 +43,10 @@ int Server::dispatch(Call& c) {
     case FUSE_WRITE: return write(c);
     case FUSE_RELEASE: return release(c);
     case FUSE_RELEASEDIR: return release(c);
-    case FUSE_FLUSH: return c.in.take<fuse_flush_in>() == nullptr ? MALFORMED : send(c, nullptr, 0);
+    case FUSE_FLUSH: return flush(c);
+    case FUSE_GETLK: return get_lock(c);
+    case FUSE_SETLK: return set_lock(c, false);
+    case FUSE_SETLKW: return set_lock(c, true);
     case FUSE_FSYNC: return fsync(c, false);
     case FUSE_FSYNCDIR: return fsync(c, true);
     case FUSE_OPENDIR: return opendir(c);
@@ -173,7 +176,7 @@ int Server::init(Call& c) {
   if ((in.flags & FUSE_INIT_EXT) != 0) offered |= static_cast<uint64_t>(in.flags2) << 32;
   uint64_t wanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS |
                     FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_INIT_EXT |
-                    FUSE_HANDLE_KILLPRIV_V2 | FUSE_HAS_EXPIRE_ONLY;
+                    FUSE_HANDLE_KILLPRIV_V2 | FUSE_HAS_EXPIRE_ONLY | FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
   if (options_.wants_passthrough) wanted |= FUSE_PASSTHROUGH;
   uint64_t granted = offered & wanted;
   out.flags = static_cast<uint32_t>(granted);
@@ -200,8 +203,13 @@ int Server::init(Call& c) {
 
 int Server::interrupt(Call& c) {
   const auto* in = c.in.take<fuse_interrupt_in>();
-  if (in == nullptr) journal("malformed request: INTERRUPT");
-  else desk_.interrupt(in->unique);
+  if (in == nullptr) {
+    journal("malformed request: INTERRUPT");
+    return UNANSWERED;
+  }
+  // In this order, and a wait is counted in before it asks the desk: so neither of the two misses the other.
+  desk_.interrupt(in->unique);
+  waits_.interrupt(in->unique);
   return UNANSWERED;
 }
 

@@ -244,7 +244,7 @@ int Server::link(Call& c) {
   if (!zones_.has(from)) return ESTALE;
   int verdict = zones_.at(from).link_from > 0 ? zones_.at(from).link_from : zones_.at(target.zone).link_to;
   if (verdict <= 0 && zones_.at(from).link_from == ASK) verdict = ASK;
-  if (verdict <= 0 && source->type != S_IFREG && source->type != S_IFIFO && source->type != S_IFSOCK) return EPERM;
+  if (verdict <= 0 && source->type == S_IFDIR) return EPERM;
   error = judge(c, verdict, Question::Link, [&](Upcall& upcall) {
     upcall.path = nodes_.path(source.get());
     upcall.path2 = child_path(parent.get(), name);

@@ -1,5 +1,6 @@
 // OPEN and RELEASE: which bytes a handle gives, and by which way the kernel reads them.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -88,6 +89,9 @@ void Server::finish_open(Handle* handle, int zone_id, const Stat& stat, fuse_ope
   out->open_flags = FOPEN_NOFLUSH;
   handle->is_data = true;
   const Zone& zone = zones_.at(zone_id);
+  // A close must be heard of where it can free a POSIX lock; for the many that only read a file without locks it is not.
+  bool is_writable = (handle->flags & O_ACCMODE) != O_RDONLY;
+  if (zone.can_lock && (is_writable || locks_.has_any(handle->node->id))) out->open_flags &= ~static_cast<uint32_t>(FOPEN_NOFLUSH);
   bool wants_direct = (handle->flags & O_DIRECT) != 0;
   std::lock_guard<std::mutex> opening(open_lock_);
   uint32_t backing_id = 0;
@@ -194,6 +198,7 @@ void Server::finish_render(const Held& held, std::string body) {
 void Server::close_handle(uint64_t id) {
   HandleRef handle = handles_.take(id);
   if (handle == nullptr || !handle->is_data) return;
+  if (handle->fd != nullptr) locks_.drop_handle(handle->node->id, id);
   std::lock_guard<std::mutex> opening(open_lock_);
   uint32_t closing_id = 0;
   nodes_.with_extra(handle->node.get(), [&](Extra& extra) {
@@ -222,6 +227,9 @@ void Server::close_handle(uint64_t id) {
 int Server::release(Call& c) {
   const auto* in = c.in.take<fuse_release_in>();
   if (in == nullptr) return MALFORMED;
+  // Work that is still under way holds the descriptor: the lock does not wait for it.
+  HandleRef handle = (in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0 ? handles_.get(in->fh) : nullptr;
+  if (handle != nullptr && handle->fd != nullptr) flock(handle->fd->fd, LOCK_UN);
   close_handle(in->fh);
   send(c, nullptr, 0);
   return 0;

@@ -107,6 +107,7 @@ bool parse_zones(const Napi::Array& from, std::vector<Zone>* out, std::string* f
     else if (data == "drop") zone.caching = Caching::Drop;
     else *fault = "a zone's data is not direct, keep or drop";
     zone.can_passthrough = flag(object, "passthrough") && zone.caching != Caching::Direct;
+    zone.can_lock = flag(object, "locks");
     zone.is_volume = flag(object, "isVolume");
     zone.ask_miss = flag(object, "askMiss");
     zone.only_plain = flag(object, "onlyPlain");

@@ -57,6 +57,8 @@ Server::Server(Options options, ZoneTable zones, uint64_t main_dev, Voice voice)
 
 Server::~Server() {
   // Handles hold nodes: they go before the table does.
+  waits_.stop();
+  waiting_.stop();
   slow_.stop();
   resume_.stop();
   handles_.clear();
@@ -164,6 +166,7 @@ void Server::keep() {
 
   // The notifier may wait for a directory that a client holds until it is answered: it ends while requests are still served.
   desk_.stop(ENOTCONN);
+  waits_.stop();
   {
     std::lock_guard<std::mutex> guard(notify_lock_);
     is_notify_stopping_ = true;
@@ -172,10 +175,12 @@ void Server::keep() {
   notifier_.join();
   unmount();
   for (std::thread& thread : threads_) thread.join();
+  waiting_.stop();
   slow_.stop();
   resume_.stop();
   close(device_fd_);  // the last holder: what the kernel still waits for ends now
   handles_.clear();
+  locks_.clear();
   std::string reason;
   {
     std::lock_guard<std::mutex> guard(life_lock_);

@@ -18,6 +18,7 @@
 #include "fuse/crew.h"
 #include "fuse/desk.h"
 #include "fuse/handle.h"
+#include "fuse/lock.h"
 #include "fuse/table.h"
 #include "fuse/tree.h"
 #include "fuse/wire.h"
@@ -174,6 +175,12 @@ class Server : public std::enable_shared_from_this<Server> {
   int fallocate(Call& c);
   int copy_range(Call& c);
 
+  // lock.cc
+  int lock_handle(const fuse_lk_in* in, HandleRef* out);
+  int get_lock(Call& c);
+  int set_lock(Call& c, bool can_wait);
+  int flush(Call& c);
+
   // directory.cc
   int opendir(Call& c);
   int readdir(Call& c, bool is_plus);
@@ -218,7 +225,9 @@ class Server : public std::enable_shared_from_this<Server> {
   HandleTable handles_;
   std::mutex open_lock_;             // mode of a node and its registration, from first open to last close
   Desk desk_;
-  Crew resume_{1}, slow_{4};
+  LockTable locks_;
+  LockWaits waits_;
+  Crew resume_{1}, slow_{4}, waiting_{LockWaits::WAITS_MAX};
   std::unique_ptr<Sink> sink_;       // set before serving starts
   int device_fd_ = -1;               // set before serving starts, closed by keep() after the last thread
 

@@ -84,7 +84,9 @@ int Server::setattr_now(Call& c, const NodeRef& node, const fuse_setattr_in* in)
   if (changes == 0 || (valid & FATTR_KILL_SUIDGID) != 0) {
     Stat stat;
     int error = stat_fd(fd->fd, &stat);
-    if (error == 0) error = kill_privileges(fd->fd, stat.raw, c.header->gid);
+    // The kernel says this of every chown; uid 0 may keep a set-gid bit as a member of the group does.
+    bool keeps = c.header->uid == 0 && (valid & (FATTR_UID | FATTR_GID)) != 0;
+    if (error == 0) error = kill_privileges(fd->fd, stat.raw, keeps ? stat.raw.stx_gid : c.header->gid);
     if (error != 0) return error;
   }
   if ((valid & FATTR_SIZE) != 0) {

@@ -112,6 +112,7 @@ const FIXED: Omit<Zone, "id" | "name" | "children" | "childDefault"> = {
   attrTtlMs: 1000,
   data: "keep",
   passthrough: false,
+  locks: false,
   isVolume: false,
   askMiss: false,
   onlyPlain: true,
@@ -136,6 +137,7 @@ const PLAIN: Rules = {
   write: OK,
   setattr: OK,
   passthrough: true,
+  locks: true,
 }
 
 /** As plain, but no links of either kind and no special files; a link could come in by rename, so that is asked. */
@@ -163,6 +165,7 @@ const CONTEXT: Rules = {
   linkTo: EROFS,
   renameFrom: ASK,
   renameTo: ASK,
+  locks: false,
 }
 
 const CONTROL: Rules = { data: "drop" }
@@ -346,7 +349,7 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
   put("terminalsocket", { ...LIVE, ...ANY_TYPE, symlink: ASK, unlink: ASK }, [], "hidden")
 
   // An agent's view (fuse.md 9): what the agent owns is as in the host view, all else can only be read.
-  const filed = (zone: Rules) => ({ ...zone, ...ANY_TYPE, passthrough: true })
+  const filed = (zone: Rules) => ({ ...zone, ...ANY_TYPE, passthrough: true, locks: true })
   put("viewagent", {}, exact(["session"], "viewsessions"), "plain")
   put("viewplain", filed({}), [], "self")
   put("viewhomemodels", {}, [[{ grammar: "alias" }, "viewhomealias"], DOT], "viewmodelcontrols")

@@ -70,6 +70,8 @@ export interface Zone {
   /** `direct` = direct I/O; `keep` = page cache kept while (inode, size, mtime) are those of the last open; `drop` = dropped at open. */
   data: "direct" | "keep" | "drop"
   passthrough: boolean
+  /** flock, POSIX and OFD locks on files of the zone are taken on the backing file; without it they are `ENOLCK`. */
+  locks: boolean
   /** The entry is the root of a volume of its own: reached without RESOLVE_NO_XDEV; `EXDEV` between it and others. */
   isVolume: boolean
   /** A lookup of an absent name that would lie in this zone asks TypeScript once (`miss`), then looks again. */
