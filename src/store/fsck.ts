@@ -58,11 +58,12 @@ class Check {
     readonly path: string,
     readonly storageFd: number,
     readonly release: Release,
+    libRoot: string | undefined,
   ) {
     this.faults = new Faults(Buffer.from(path))
     // A storage is its keeper's: root's, or the user's of a per-user installation, which root may check too.
     const uid = Number(fstatSync(storageFd, { bigint: true }).uid)
-    this.#setting = { ...readSetting(), uid }
+    this.#setting = { ...readSetting({ libRoot }), uid }
   }
 
   get #keeper(): bigint {
@@ -202,16 +203,23 @@ class Check {
   }
 }
 
+/** What a storage is held to; the running product by default. */
+export interface CheckOptions {
+  release?: Release
+  /** the installation that the executables of the selected generation name */
+  libRoot?: string
+}
+
 /**
  * Checks a storage and gives what is wrong with it, in the order of the walk; nothing for a sound one. Leftovers of a
  * killed update are none of it: the next update removes them. Takes no lock; an update that runs meanwhile may be seen
  * half done. Errors: `ENOENT`, `ENOTDIR`, `ELOOP`, `EACCES` where the caller may not look, `EIO`. rolling-upgrades.md 3,
  * 5, 7.1; ctx-coreutils.md "Further commands"
  */
-export function checkStorage(path: string, release: Release = RELEASE): StorageFault[] {
+export function checkStorage(path: string, { release = RELEASE, libRoot }: CheckOptions = {}): StorageFault[] {
   const storageFd = openStorage(path)
   try {
-    return new Check(path, storageFd, release).run()
+    return new Check(path, storageFd, release, libRoot).run()
   } finally {
     closeSync(storageFd)
   }

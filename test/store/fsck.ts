@@ -197,9 +197,9 @@ test("storage verify accepts what people may change, a user's agent, and leftove
 test("storage verify holds a tree of an older release to its own state only", async t => {
   const store = await makeStore()
   const current = await updateHere(store, { release: RELEASE_1 })
-  t.strictSame(checkStorage(store.storage, RELEASE_3), [])
+  t.strictSame(checkStorage(store.storage, { release: RELEASE_3 }), [])
   unlinkSync(join(current, "agent/coder.d/model"))
-  t.match(checkStorage(store.storage, RELEASE_3), [{ reason: "missing" }])
+  t.match(checkStorage(store.storage, { release: RELEASE_3 }), [{ reason: "missing" }])
 })
 
 test("storage verify takes no harm from a hostile tree and names what has no place in it", async t => {
