@@ -1,5 +1,6 @@
 // From a session directory seen through a mount to the same directory on the durable tree (session-abi 11).
-import { closeSync, statfsSync } from "node:fs"
+import { closeSync, constants, openSync, statfsSync } from "node:fs"
+import { CtxError } from "../abi/error.js"
 import { flock, getxattr } from "../native/sys.js"
 import { openDirectory } from "./entry.js"
 
@@ -17,6 +18,22 @@ export function openBacking(dirFd: number): number | undefined {
     return path === undefined ? undefined : openDirectory(path)
   } catch {
     return undefined
+  }
+}
+
+/**
+ * Opens the directory on the durable tree that `path` shows, itself outside of a mount.
+ * Errors: `ENOENT`, `ENOTDIR`, `EACCES`; `EPERM` where the durable tree is not to be seen, as in an agent's view.
+ */
+export function openDurable(path: string): number {
+  const dirFd = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY)
+  try {
+    const backingFd = openBacking(dirFd)
+    if (backingFd !== undefined) return backingFd
+    const hint = "run it on the host, as the owner of the sessions"
+    throw new CtxError("EPERM", `${path}: the durable tree behind it is not visible from here`, { path, hint })
+  } finally {
+    closeSync(dirFd)
   }
 }
 

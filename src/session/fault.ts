@@ -59,7 +59,12 @@ export async function syncEntry(fd: number): Promise<void> {
 
 /** renameat2 within one directory. Errors: the system call's, `EEXIST` with RENAME_NOREPLACE. */
 export function renameEntry(dirFd: number, from: string, to: string, flags = 0): void {
+  moveEntry(dirFd, from, dirFd, to, flags)
+}
+
+/** renameat2 from one directory to another. Errors: as `renameEntry`, `EXDEV`. */
+export function moveEntry(fromFd: number, from: string, toFd: number, to: string, flags = 0): void {
   const leave = enter("rename")
-  renameat2(dirFd, from, dirFd, to, flags)
+  renameat2(fromFd, from, toFd, to, flags)
   leave()
 }

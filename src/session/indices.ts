@@ -23,7 +23,8 @@ const desks = new Map<string, Desk>()
 const INDEX_WAIT_MS = 1000
 const POLL_MS = 20
 
-const KEY_DIRS = ["by-cwd", "by-hash", "by-uuid"] as const
+/** The directories of an index that hold one file for each external key. */
+export const KEY_DIRS = ["by-cwd", "by-hash", "by-uuid"] as const
 
 /** What a send binds to its session besides `list` and `current`. */
 export interface IndexKeys {
@@ -240,8 +241,11 @@ async function updateLocked(
   }
 }
 
-// Asked for again and again: a waiting thread of the pool could not be called back from a lock that is never released.
-async function lockIndex(indexFd: number, deadline: number): Promise<boolean> {
+/**
+ * Takes the index lock on an open `index` directory; false when it is still held elsewhere at `deadline`, in ms.
+ * Asked for again and again: a waiting thread of the pool could not be called back from a lock that is never released.
+ */
+export async function lockIndex(indexFd: number, deadline: number): Promise<boolean> {
   while (!flock(indexFd, "ex")) {
     if (Date.now() >= deadline) return false
     await pause(POLL_MS)
@@ -293,20 +297,27 @@ async function applyUpdate(
 function moveToHead(sessionsFd: number, indexFd: number, name: string, place: Place): void {
   const listed = readIndexList(indexFd)
   if (listed?.[0] === name) return
-  const others = mergeListed(sessionsFd, name, listed).filter(other => other !== name && isSession(sessionsFd, other))
+  const others = mergeListed(sessionsFd, listed, name).filter(other => other !== name && isSession(sessionsFd, other))
   replaceEntry(indexFd, "list", `${[name, ...others].join("\n")}\n`, place)
 }
 
-// A session that `list` lacks was made while the lock was held elsewhere. It comes before the first listed one that is no
-// newer; those that are listed keep their order. The session `name` is about to be put at the head.
-function mergeListed(sessionsFd: number, name: string, listed: string[] | undefined): string[] {
+/**
+ * The listed names with those sessions that `list` lacks, each before the first listed one that is no newer; those that are
+ * listed keep their order. The session `name`, if given, is left where it is. Without `listed` all are ordered by time.
+ */
+export function mergeListed(sessionsFd: number, listed: string[] | undefined, name?: string): string[] {
   if (listed === undefined) return orderByTime(sessionsFd)
-  const known = new Set([name, ...listed])
+  const known = new Set(listed)
   const merged = [...listed]
+  const times = new Map<string, number>()
+  const secondsOf = (one: string) => {
+    const seconds = times.get(one) ?? readSeconds(sessionsFd, one)
+    times.set(one, seconds)
+    return seconds
+  }
   for (const other of listDirectories(sessionsFd).sort()) {
-    if (known.has(other) || !hasHistory(sessionsFd, other)) continue
-    const seconds = readSeconds(sessionsFd, other)
-    const at = merged.findIndex(one => readSeconds(sessionsFd, one) <= seconds)
+    if (other === name || known.has(other) || !hasHistory(sessionsFd, other)) continue
+    const at = merged.findIndex(one => secondsOf(one) <= secondsOf(other))
     merged.splice(at === -1 ? merged.length : at, 0, other)
   }
   return merged

@@ -4,12 +4,14 @@ import { CtxError, codeOf } from "../abi/error.js"
 import { formatTs, parseTs } from "../abi/time.js"
 import { flock, fstatat, RENAME_NOREPLACE, unlinkat } from "../native/sys.js"
 import { randomHex } from "../store/file.js"
-import { createDirectory, createPlain, openDirectory, removeEntry } from "./entry.js"
+import { createDirectory, createPlain, isSameEntry, openDirectory, removeEntry, statFd } from "./entry.js"
 import { renameEntry, syncEntry } from "./fault.js"
 import { formatEvent } from "./format.js"
 import { formatMeta, formatSeconds, originOf } from "./meta.js"
 import { type Place, PRODUCT_CLIENT } from "./place.js"
 import type { Creation } from "./session.js"
+
+const STAGE_TRIES = 8
 
 /**
  * Makes the session directory and returns its descriptor, which holds the run lock. Killed in between, there is no session
@@ -24,13 +26,11 @@ export async function createSession(
 ): Promise<number> {
   const ts = formatTs()
   const files = layoutOf(name, place, creation, ts)
-  const stage = `.${name}.new-${randomHex(8)}`
-  const dirFd = createDirectory(sessionsFd, stage, place)
+  const { stage, dirFd } = createStage(sessionsFd, name, place)
   try {
     closeSync(createDirectory(dirFd, "context", place))
     await Promise.all(Object.entries(files).map(([file, data]) => createPlain(dirFd, file, data, place, true)))
     await syncEntry(dirFd)
-    if (!flock(dirFd, "ex")) throw new CtxError("EIO", `${stage} is locked by another program`)
     renameEntry(sessionsFd, stage, name, RENAME_NOREPLACE)
   } catch (e) {
     removeStage(sessionsFd, stage, dirFd, Object.keys(files))
@@ -43,6 +43,26 @@ export async function createSession(
   } catch (e) {
     closeSync(dirFd)
     throw e
+  }
+}
+
+// The lock is taken before anything is put in: a gc takes a stage that nobody holds for what a killed creation left, and one
+// that comes between these two calls is given way to.
+function createStage(sessionsFd: number, name: string, place: Place): { stage: string; dirFd: number } {
+  for (let tries = 1; ; tries++) {
+    const stage = `.${name}.new-${randomHex(8)}`
+    let dirFd: number | undefined
+    try {
+      dirFd = createDirectory(sessionsFd, stage, place)
+      if (flock(dirFd, "ex") && isSameEntry(sessionsFd, stage, statFd(dirFd))) return { stage, dirFd }
+    } catch (e) {
+      if (codeOf(e) !== "ENOENT" || tries === STAGE_TRIES) {
+        if (dirFd !== undefined) closeSync(dirFd)
+        throw e
+      }
+    }
+    if (dirFd !== undefined) closeSync(dirFd)
+    if (tries === STAGE_TRIES) throw new CtxError("EIO", `${stage} is taken away again and again`)
   }
 }
 
