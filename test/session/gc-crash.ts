@@ -94,7 +94,7 @@ async function killAtEach(t: Test, args: string[], start: (n: number) => { befor
 
 const tracer = (n: number) => [
   "/usr/bin/strace",
-  ..."-f -qq -o /dev/null -e trace=none".split(" "),
+  ...`-f -qq -o /dev/null -e trace=${CALLS}`.split(" "),
   "-e",
   `inject=${CALLS}:signal=KILL:when=${n}`,
 ]
