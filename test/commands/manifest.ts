@@ -15,6 +15,8 @@ const COMMANDS = [
   "agent ps",
   "agent resume",
   "agent send",
+  "agent session archive",
+  "agent session gc",
   "agent session list",
   "agent session verify",
   "agent status",

@@ -29,6 +29,7 @@ const INSTALLED = {
   "sysusers.d": "usr/lib/sysusers.d",
   "tmpfiles.d": "usr/lib/tmpfiles.d",
   "system-preset": "usr/lib/systemd/system-preset",
+  "user-preset": "usr/lib/systemd/user-preset",
   "rules.d": "usr/share/polkit-1/rules.d",
 } as const
 const UNIT = /\.(target|service|socket|timer)$/

@@ -6,7 +6,7 @@ import t, { type Test } from "tap"
 import { ctxGc, digest, GcHome, namesIn, readIndex } from "../fixture/session/gc.js"
 
 const NAMES = ["a", "b"]
-const CALLS = "mkdirat,renameat2,unlinkat,unlink,rmdir,ftruncate,fchmod"
+const CALLS = "mkdirat,renameat,renameat2,unlinkat,unlink,rmdir,ftruncate,fchmod"
 /** More steps than any of these runs has: the loop must end by itself before. */
 const STEPS_MAX = 120
 

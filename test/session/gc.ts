@@ -31,7 +31,7 @@ function openHome(t: { teardown(work: () => void): void }): GcHome {
 }
 
 t.test(
-  "session.17 (matrix) each row of the protection matrix has its reason; a preview prints what --yes prints, and writes nothing",
+  "session.17 each row of the protection matrix has its reason; a preview prints what --yes prints, and writes nothing",
   async t => {
     const home = openHome(t)
     const dir = home.dir()

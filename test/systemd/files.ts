@@ -9,13 +9,15 @@ import { bootSystem, listUnits, listUserUnits } from "../harness/systemd.js"
 
 const UNITS = join(ROOT, "units")
 const read = (name: string) => readFileSync(join(UNITS, name), "utf8")
-const instance = (name: string) => name.replace("@.", "@coder.")
+/** An instance of a template: of the collection a user that every machine has, of all others an agent. */
+const instance = (name: string) => name.replace("@.", name.startsWith("cortexfs-session-gc") ? "@daemon." : "@coder.")
 /** The column of units.md 3 that completes a service. */
 const COLUMN: Record<string, string> = {
   "cortexfs-storage.service": "storage",
   "cortexfs.service": "host",
   "cortexfs@.service": "view",
   "cortexfs-agent@.service": "agent",
+  "cortexfs-session-gc@.service": "gc",
 }
 const LETTERS: Record<string, string> = {
   A: "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER",
@@ -102,7 +104,7 @@ t.test("the shipped units", async t => {
 
   t.test("every service has its column, and every file its documentation and a reason above each group", async t => {
     t.same(Object.keys(COLUMN).sort(), services)
-    for (const unit of listUnits()) {
+    for (const unit of [...listUnits(), ...listUserUnits().map(name => `user/${name}`)]) {
       t.ok(
         parseUnit(read(unit)).some(([key, value]) => key === "Unit.Documentation" && value.endsWith("/spec/units.md")),
       )
@@ -142,6 +144,7 @@ t.test("the shipped units", async t => {
       ["### 2.3", "cortexfs.service"],
       ["### 2.5", "cortexfs-agent@.socket"],
       ["### 2.6", "cortexfs-agent@.service"],
+      ["### 2.8", "cortexfs-session-gc@.service"],
     ]
     const sort = (list: [string, string][]) => list.map(pair => pair.join("=")).sort()
     for (const [heading, unit] of sections) {
@@ -166,6 +169,19 @@ t.test("the shipped units", async t => {
         .sort(),
       view.sort(),
     )
+  })
+
+  t.test("the collection of the per-user set is the system's with what 2.12 says in place of its own", async t => {
+    const kept = /^(UMask|NoNewPrivileges|Restrict|LockPersonality|KeyringMode|SystemCall)/
+    const columns = new Set([...table.values()].flatMap(({ directives }) => directives.map(([key]) => key)))
+    const lines = (name: string) => parseUnit(read(name)).map(([key, value]) => `${key}=${value}`)
+    const expected = parseUnit(read("cortexfs-session-gc@.service"))
+      .filter(([key]) => key !== "Service.User" && (!columns.has(key) || kept.test(key.replace("Service.", ""))))
+      .map(([key, value]) => `${key}=${value.replace(" for user %i", "").replace(/^\/ctx$/, "%t/cortexfs/ctx")}`)
+    const own = "Service.Environment=CTX_ROOT=%t/cortexfs/ctx"
+    t.same(lines("user/cortexfs-session-gc.service").sort(), [...expected, own].sort())
+    const timer = lines("cortexfs-session-gc@.timer").map(line => line.replace(" for user %i", ""))
+    t.same(lines("user/cortexfs-session-gc.timer"), timer)
   })
 
   t.test(
