@@ -175,8 +175,11 @@ class RunRecorder implements Recorder {
   }
 }
 
-// `onAppended` notes the row that the events repeat, which counts only when these are stored too.
-async function storeEvents(
+/**
+ * Stores events that belong together; `onAppended` notes the row that they repeat, which counts only when these are stored
+ * too. Errors: `EINVAL`, `EMSGSIZE`, `EIO`, `ENOSPC`; then none of them is stored.
+ */
+export async function storeEvents(
   context: RunContext,
   events: JsonObject[],
   isDurable: boolean,

@@ -1,5 +1,6 @@
 import { closeSync } from "node:fs"
 import { CtxError, codeOf } from "../abi/error.js"
+import type { JsonObject } from "../abi/json.js"
 import type { SessionState } from "../abi/status.js"
 import { flock } from "../native/sys.js"
 import { type Claim, isSamePayload, type Payload } from "./claim.js"
@@ -15,7 +16,7 @@ import { noteSizes, openHistory, proveHistory } from "./prove.js"
 import type { Recorder, RunStart } from "./recorder.js"
 import { needsRecovery, recoverSession } from "./recovery.js"
 import type { MessageRow } from "./row.js"
-import { beginRun, type RunContext } from "./run.js"
+import { beginRun, type RunContext, storeEvents } from "./run.js"
 import { damageError, readSpan } from "./scan.js"
 import { Turn } from "./turn.js"
 
@@ -181,6 +182,28 @@ export class Session {
       } finally {
         this.#isBeginning = false
         if (this.#mustUnlock) this.unlockRun()
+      }
+    })
+  }
+
+  /**
+   * Stores an event that belongs to no run, durably, and gives its line; the run lock must be held and `open` called under
+   * it. Errors: `EINVAL`, `EIO`, `ENOSPC`; `EBUSY` a run is being recorded; `internal` without the lock.
+   */
+  recordEvent(fields: JsonObject): Promise<string> {
+    return this.#turn.take(async () => {
+      const dirFd = this.#runLockFd
+      if (dirFd === undefined) throw new CtxError("internal", "an event is recorded without the run lock")
+      if (this.#recorder !== undefined) throw new CtxError("EBUSY", `session ${this.name} has an active run`)
+      const context = this.#openContext(dirFd, this.#provenLedger())
+      let isSound = false
+      try {
+        const [line] = await storeEvents(context, [fields], true)
+        isSound = true
+        context.onStored(line!)
+        return line!
+      } finally {
+        context.onEnd(isSound)
       }
     })
   }

@@ -198,16 +198,28 @@ t.test("a machine with agents", async t => {
   })
 
   t.test(
-    "ctx.25 children are stopped before their parents, with their channels; a conflict of one stops none",
+    "ctx.25 runtime.22 (by a stop of the parent) children are stopped before their parents, with their channels and both event lines; a conflict of one stops none",
     async t => {
       await setSeen("reviewer", "parent", "agent:coder session:main run:r1\n")
       await setSeen("worker", "parent", "agent:reviewer\n")
       for (const agent of ["coder", "reviewer", "worker"]) t.same(await ping(agent), PONG)
+      await playScripts(system, "reviewer", "hang")
+      await makeTool(system, "hang", "#!/usr/bin/bash\n(setsid sleep 301 &)\nsleep 302\n", ["coder", "reviewer"])
+      const made = await ask(system, owner, { op: "send", id: "m1", session: "main", input: script({ say: "hi" }) })
+      t.match(made.at(-1), { type: "done", status: "ok" })
+      const work = script({ call: { name: "hang", arguments: { args: ["x"] } } }, { say: "never" })
+      const run = talk(
+        system,
+        owner,
+        { op: "send", id: "w1", session: "lint", input: work },
+        "/ctx/agent/reviewer.sock",
+      )
+      await system.until("the tool", () => system.processes("sleep 301").length > 0)
       const channel = `/var/lib/cortexfs/home/${owner}/agent/coder/session/main/context/child/reviewer`
       mkdirSync(system.see(channel), { recursive: true })
       for (const [file, text] of Object.entries({
         agent: "reviewer\n",
-        session: "main\n",
+        session: "lint\n",
         status: "active\n",
         "result.md": "",
       }))
@@ -216,7 +228,7 @@ t.test("a machine with agents", async t => {
         "chown",
         "-R",
         `${owner}:${owner}`,
-        `/var/lib/cortexfs/home/${owner}/agent/coder/session/main`,
+        `/var/lib/cortexfs/home/${owner}/agent/coder/session/main/context`,
       ])
       t.equal(
         (await system.text(["ctx", "agent", "ps"], { uid: owner })).replace(/\t.*/gm, ""),
@@ -252,8 +264,32 @@ t.test("a machine with agents", async t => {
         ["cancelled\n", "cancelled: reviewer"],
       )
       t.equal(statSync(system.see(`${channel}/status`)).uid, owner)
+      t.same([...system.processes("sleep 301"), ...system.processes("sleep 302")], [], "no process of the tool is left")
+      t.match((await run.end()).at(-1), { type: "done", status: "cancelled" })
+      const child = readHistory(system, owner, "reviewer", "lint")
+      t.match(child.slice(-2), [
+        { type: "done", status: "cancelled" },
+        { type: "agent.stop", agent: "reviewer", status: "cancelled" },
+      ])
+      const parent = readHistory(system, owner, "coder", "main")
+      const cancel = { type: "agent.child.cancel", parent: "coder", child: "reviewer", reason: "parent_dead" }
+      t.match(parent.at(-1), { ...cancel, seq: parent.length })
+      t.same(Object.keys(parent.at(-1)!), ["seq", "ts", "type", "parent", "child", "reason"])
+      for (const [agent, session] of [
+        ["coder", "main"],
+        ["reviewer", "lint"],
+      ] as const) {
+        const at = `/var/lib/cortexfs/home/${owner}/agent/${agent}/session/${session}`
+        t.equal(system.read(`${at}/state`), agent === "coder" ? "done\n" : "idle\n", `${agent} ${session}`)
+        t.equal(await system.text(["find", at, "!", "-uid", String(owner)]), "", "all of it is the owner's")
+        t.match(await system.run(["ctx", "agent", "session", "verify", agent, session], { uid: owner }), { code: 0 })
+        t.match(await system.run(["ctx", "agent", "history", agent, "--session", session], { uid: owner }), { code: 0 })
+      }
+      const again = await stop()
+      t.match(again, { code: 0, stderr: "" })
+      t.equal(readHistory(system, owner, "coder", "main").length, parent.length, "a second stop tells nothing again")
       const children = await system.text(["ctx", "agent", "children", "coder"], { uid: owner })
-      t.equal(children, "reviewer\tcancelled\treviewer\tmain\tmain\tr1\tmain\towned\t-\tdead\t-\t-")
+      t.equal(children, "reviewer\tcancelled\treviewer\tlint\tmain\tr1\tdebug/script\towned\t-\tdead\t-\t-")
       t.equal(await system.text(["ctx", "agent", "children", "worker"], { uid: owner }), "")
     },
   )

@@ -1,5 +1,6 @@
 import { string } from "@oclif/core/args"
-import { CtxError } from "../../abi/error.js"
+import { CtxError, codeOf } from "../../abi/error.js"
+import type { JsonObject } from "../../abi/json.js"
 import { cancelChannel, type DeliveryChannel, findChannel, isOpen } from "../../client/channel.js"
 import { CtxCommand } from "../../client/command.js"
 import { endHold, type Hold, proveHold, recordEnd, releaseHold } from "../../client/ending.js"
@@ -33,7 +34,13 @@ export default class Stop extends CtxCommand {
       const steps = await this.plan(agent)
       try {
         const actions: unknown[] = []
-        for (const step of steps) actions.push(...(await this.act(step)))
+        for (const step of steps) {
+          actions.push(...(await this.act(step)))
+          // Its children have ended before it, and nobody works in its sessions any more.
+          for (const { kin, channel } of steps) {
+            if (kin.parent?.agent === step.kin.agent && channel !== undefined) await this.recordCancel(kin, channel)
+          }
+        }
         return actions
       } finally {
         for (const { hold } of steps) releaseHold(hold)
@@ -83,9 +90,31 @@ export default class Stop extends CtxCommand {
     }
     if (channel === undefined) return actions
     cancelChannel(channel)
+    const { owner } = kin
+    await this.record(owner, agent, channel.childSession, { type: "agent.stop", agent, status: "cancelled" })
     const parent = kin.parent!.agent
     const { session, child } = channel
     const line = `cancelled agent/${parent} session=${session} child=${child}`
     return [...actions, await this.action(line, "cancelled", { agent: parent, session, child })]
+  }
+
+  private async recordCancel({ owner, parent }: Kin, { session, child }: DeliveryChannel): Promise<void> {
+    const { agent } = parent!
+    await this.record(owner, agent, session, {
+      type: "agent.child.cancel",
+      parent: agent,
+      child,
+      reason: "parent_dead",
+    })
+  }
+
+  /** What cannot be written any more is told; the agent is stopped all the same. */
+  private async record(owner: number, agent: string, session: string, fields: JsonObject): Promise<void> {
+    try {
+      const { recordEvent } = await import("../../client/record.js")
+      await recordEvent(this.places, owner, agent, session, fields)
+    } catch (error) {
+      if (codeOf(error) !== "ENOENT") this.report(error)
+    }
   }
 }
