@@ -172,6 +172,11 @@ export function userRunDir(uid: number | string): string {
   return `/run/user/${parseUid(String(uid))}/cortexfs`
 }
 
+/** Root of a per-user installation, where its host view is mounted: `/run/user/<uid>/cortexfs/ctx`. */
+export function userRootPath(uid: number | string): string {
+  return `${userRunDir(uid)}/ctx`
+}
+
 /** A path below a home directory, which may be `/` or end in `/`. */
 function belowHome(home: string, path: string): string {
   return `${home.replace(/\/+$/, "")}/${path}`

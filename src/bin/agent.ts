@@ -1,11 +1,12 @@
 // cortexfs-agent: the runtime of one agent. Starts as root or as the owner, serves until SIGTERM, op `stop`, or, when
 // its socket was handed over, a minute without work.
+import { homedir } from "node:os"
 import { resolve } from "node:path"
 import { parseArgs } from "node:util"
 
 import { CtxError, toCtxError } from "../abi/error.js"
 import { validateName } from "../abi/name.js"
-import { CONFIG_DIR, RUN_DIR } from "../abi/path.js"
+import { CONFIG_DIR, RUN_DIR, userConfigDir, userRunDir } from "../abi/path.js"
 import { VERSION } from "../abi/product.js"
 import { type ServeOptions, serveAgent } from "../endpoint/serve.js"
 import { describeInternal, writeJournal } from "../native/journal.js"
@@ -20,8 +21,8 @@ function readArguments(): { serve: ServeOptions } | { show: string } {
       options: {
         source: { type: "string" },
         agent: { type: "string" },
-        run: { type: "string", default: RUN_DIR },
-        config: { type: "string", default: CONFIG_DIR },
+        run: { type: "string" },
+        config: { type: "string" },
         listen: { type: "string" },
         help: { type: "boolean" },
         version: { type: "boolean" },
@@ -29,12 +30,16 @@ function readArguments(): { serve: ServeOptions } | { show: string } {
     })
     if (values.help) return { show: `usage: ${USAGE}` }
     if (values.version) return { show: `cortexfs/${VERSION}` }
-    const { source, agent, run, config, listen } = values
+    const { source, agent, listen } = values
     if (source === undefined || agent === undefined)
       throw new CtxError("usage", "--source DIR and --agent NAME are needed")
     // A unit writes `+` as `\\x2b` in its instance name. root-abi 8, units 1
     const name = validateName(agent.replaceAll("\\x2b", "+"))
-    return { serve: { source, name, runDir: run, configDir: config, listen: listen && resolve(listen) } }
+    const uid = process.geteuid!()
+    const user = { env: process.env, home: homedir() }
+    const runDir = values.run ?? (uid === 0 ? RUN_DIR : userRunDir(uid))
+    const configDir = values.config ?? (uid === 0 ? CONFIG_DIR : userConfigDir(user))
+    return { serve: { source, name, runDir, configDir, listen: listen && resolve(listen) } }
   } catch (e) {
     const { message } = toCtxError(e)
     throw new CtxError("usage", message, { hint: USAGE })

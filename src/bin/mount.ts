@@ -5,7 +5,7 @@ import { dirname, resolve } from "node:path"
 import { parseArgs } from "node:util"
 import { CtxError, codeOf, toCtxError } from "../abi/error.js"
 import { isName } from "../abi/name.js"
-import { CONFIG_DIR, isAtOrBelow, RUN_DIR, userConfigDir, userRunDir } from "../abi/path.js"
+import { CONFIG_DIR, isAtOrBelow, RUN_DIR, userConfigDir, userRootPath, userRunDir } from "../abi/path.js"
 import { VERSION } from "../abi/product.js"
 import { abortPoint, clearPoint, ensurePoint, removePoint, resolvePoint } from "../fs/point.js"
 import { openServer, type Server } from "../fs/serve.js"
@@ -99,6 +99,12 @@ function isOwnPoint(mountPoint: string, run: string): boolean {
   }
 }
 
+/** True for the host view of a per-user installation: its mount point is made too, and stays. */
+function isUserRoot(mountPoint: string): boolean {
+  const uid = process.getuid!()
+  return uid !== 0 && mountPoint === userRootPath(uid)
+}
+
 function report(error: unknown): number {
   const { code, message, hint = code === "ENODEV" ? "modprobe fuse" : undefined, errno } = toCtxError(error)
   journal([code, message, ...(hint === undefined ? [] : [hint])].join(": "), "error")
@@ -121,11 +127,12 @@ function startWatchdog(): void {
 /** Waits for SIGTERM, SIGINT, or the end of the mount from outside; `stop` does what is left to do. */
 async function serve(args: Arguments): Promise<number> {
   const run = resolve(args.run)
-  const isMade = isOwnPoint(resolve(args.mountPoint), run)
+  const isOwn = isOwnPoint(resolve(args.mountPoint), run)
+  const isMade = isOwn || isUserRoot(resolve(args.mountPoint))
   const sourcePath = resolve(args.source)
   raiseFileLimit()
-  // Other uids must get through what is made here, whatever the caller's umask.
-  process.umask(0o022)
+  // Other uids must get through what root makes here, whatever the caller's umask; a user's own is nobody else's.
+  process.umask(process.getuid!() === 0 ? 0o022 : 0o077)
   checkTree(sourcePath, isMade ? resolve(args.mountPoint) : resolvePoint(args.mountPoint))
   if (isMade) ensurePoint(dirname(resolve(args.mountPoint)), true)
   const mountPoint = resolvePoint(args.mountPoint)
@@ -172,7 +179,7 @@ async function serve(args: Arguments): Promise<number> {
   await ended
   sdNotify("STOPPING=1\nSTATUS=stopping")
   const isInternal = endReason?.startsWith("error") === true
-  await stop(server, mountPoint, isMade)
+  await stop(server, mountPoint, isOwn)
   if (!isInternal) {
     journal(`stopped ${mountPoint}`)
     return 0
@@ -182,7 +189,7 @@ async function serve(args: Arguments): Promise<number> {
 }
 
 /** Takes the mount down; what does not end in time is cut off, so that the process always exits within 5 s. */
-async function stop(server: Server, mountPoint: string, isMade: boolean): Promise<void> {
+async function stop(server: Server, mountPoint: string, isOwn: boolean): Promise<void> {
   const clock = setTimeout(() => {
     try {
       abortPoint(mountPoint)
@@ -193,7 +200,7 @@ async function stop(server: Server, mountPoint: string, isMade: boolean): Promis
   }, STOP_MS)
   await server.stop()
   clearTimeout(clock)
-  if (isMade) removePoint(mountPoint)
+  if (isOwn) removePoint(mountPoint)
 }
 
 /**
@@ -210,7 +217,7 @@ function abort(path: string): void {
   } catch (error) {
     if (codeOf(error) !== "ENOENT") throw error
     const uid = process.getuid!()
-    if (isOwnPoint(absolute, uid === 0 ? RUN_DIR : userRunDir(uid))) return
+    if (isOwnPoint(absolute, uid === 0 ? RUN_DIR : userRunDir(uid)) || isUserRoot(absolute)) return
     throw new CtxError("ENOENT", `${absolute} does not exist`, { path, hint: "name a mount point", cause: error })
   }
 }

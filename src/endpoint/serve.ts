@@ -2,7 +2,7 @@ import { userInfo } from "node:os"
 import { setTimeout as sleep } from "node:timers/promises"
 import { CtxError, codeOf } from "../abi/error.js"
 import { IDLE_EXIT_MS, STOP_MS } from "../abi/limit.js"
-import { agentMountPath, systemAgentSocket } from "../abi/path.js"
+import { agentMountPath, systemAgentSocket, userRunDir } from "../abi/path.js"
 import { describeFailure } from "../agent/frame.js"
 import { type Host, listProtected } from "../agent/host.js"
 import { checkOwner, type Identity, readIdentity, takeIdentity } from "../agent/identity.js"
@@ -93,8 +93,11 @@ export async function serveAgent(options: ServeOptions): Promise<number> {
   const source = await pinTree(options.source)
   const { identity, fault: identityFault } = findIdentity(source, name)
   if (identity !== undefined) checkOwner(identity)
+  const isOwn = !isSystem && runDir === userRunDir(process.geteuid!())
   const bind = () =>
-    listen === undefined ? bindListener(systemAgentSocket(name, runDir), 0o666) : bindListener(listen, 0o600)
+    listen === undefined
+      ? bindListener(systemAgentSocket(name, runDir), isOwn ? 0o600 : 0o666)
+      : bindListener(listen, 0o600)
   const listener = taken ?? (await bind())
   onSignal = () => {
     listener.close()

@@ -67,8 +67,8 @@ export async function clearPoint(path: string): Promise<void> {
 }
 
 /**
- * Sees to it that `path` is a directory: below `<run>/mount` it is made, everywhere else it must be there.
- * Gives true when it was made and is to be removed at a clean stop. Errors: `ENOENT`, `ENOTDIR`.
+ * Sees to it that `path` is a directory: with `isMade` it is made with its parents where missing, else it must be there.
+ * Errors: `ENOENT`, `ENOTDIR`.
  */
 export function ensurePoint(path: string, isMade: boolean): void {
   if (isMade) mkdirSync(path, { recursive: true, mode: 0o755 })

@@ -101,7 +101,8 @@ export class Server {
     const sourceVolume = volume(source.dirFd, source.dir)
     this.#homesVolume = volume(this.#homesFd, `${source.dataRoot}/home`)
     this.#spacesVolume = volume(this.#spacesFd, `${source.dataRoot}/shared`)
-    const root = isRoot ? CTX_ROOT : options.mountPoint
+    // The sandbox of its agent binds an agent view at /ctx, whoever serves it.
+    const root = isRoot || viewer !== undefined ? CTX_ROOT : options.mountPoint
     this.#place = { source, sourceVolume, root, run: options.run, owner }
     this.#rebuild()
   }
