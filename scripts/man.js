@@ -12,7 +12,7 @@ const EXITS = [
   ["130", "cancelled or interrupted"],
 ]
 const VARIABLES = [
-  ["CTX_ROOT", "where the tree is mounted; /ctx"],
+  ["CTX_ROOT", "where the tree is mounted; /ctx, else the caller's own"],
   ["CTX_HOME", "the caller's home in the tree; $CTX_ROOT/home/UID"],
   ["CTX_PATH", "directories of tools; $CTX_ROOT/tool:$CTX_HOME/tool"],
   ["NO_COLOR", "set: no colour in help"],
@@ -132,6 +132,8 @@ function formatProgram(manifest, product, bin) {
         [italic("/ctx"), "the tree, mounted by cortexfs.service"],
         [italic("/var/lib/cortexfs"), "stored generations, homes, shared spaces, secrets"],
         [italic("/etc/cortexfs"), "settings of this host; may be absent"],
+        [italic("/run/user/UID/cortexfs/ctx"), "the tree of a user's own installation"],
+        [italic("~/.local/state/cortexfs, ~/.config/cortexfs"), "what is stored of it, and its settings"],
         [italic("/usr/share/doc/cortexfs/spec"), "what every file, socket and command does"],
       ]),
     ),

@@ -5,7 +5,7 @@ import type { Socket } from "node:net"
 import { type ErrorCode, isErrnoName } from "../abi/errno.js"
 import { CtxError, codeOf } from "../abi/error.js"
 import { agentPath, agentSocketPath } from "../abi/path.js"
-import { checkMounted, type Places } from "./place.js"
+import { checkMounted, type Places, systemctlOf } from "./place.js"
 import { openSocket, readLines, sendRequest } from "./socket.js"
 
 /** One reply line as an object; `type` decides. */
@@ -28,10 +28,13 @@ export async function openAgent(places: Places, agent: string): Promise<Socket> 
   try {
     return await openSocket(agentSocketPath(agent, places.root), what)
   } catch (error) {
+    const hint = `${systemctlOf(places)} start cortexfs-agent@${agent}.socket`
+    if (codeOf(error) === "ECONNREFUSED") {
+      throw new CtxError("ECONNREFUSED", `${what}: nobody listens`, { cause: error, hint })
+    }
     if (codeOf(error) !== "ENOENT") throw error
     const isThere = lstatSync(agentPath(agent, places.root), { throwIfNoEntry: false }) !== undefined
     if (!isThere) throw new CtxError("ENOENT", what, { cause: error, hint: "run ctx ls agent" })
-    const hint = `systemctl start cortexfs-agent@${agent}.socket`
     throw new CtxError("ENOENT", `${what} is not started`, { cause: error, hint })
   }
 }
@@ -57,15 +60,15 @@ export async function* askAgent(
 /** The only reply of a request that has one. Errors: those of `askAgent`, that of an error frame, EIO without reply. */
 export async function askOnce(places: Places, agent: string, request: object): Promise<ReplyFrame> {
   for await (const { frame } of askAgent(places, agent, request)) {
-    if (frame.type === "error") throw frameError(frame, agent)
+    if (frame.type === "error") throw frameError(places, frame, agent)
     return frame
   }
-  throw new CtxError("EIO", `agent/${agent} closed the connection without a reply`, { hint: logHint(agent) })
+  throw new CtxError("EIO", `agent/${agent} closed the connection without a reply`, { hint: logHint(places, agent) })
 }
 
 /** The error an `error` frame of an agent reports, with a hint that names agent and session. */
-export function frameError(frame: ReplyFrame, agent: string, session?: string): CtxError {
-  return replyError(frame, `agent/${agent}`, code => frameHint(code, agent, session))
+export function frameError(places: Places, frame: ReplyFrame, agent: string, session?: string): CtxError {
+  return replyError(frame, `agent/${agent}`, code => frameHint(places, code, agent, session))
 }
 
 /** The error an `error` frame of `what` reports; its code as it is when it is an errno name, else EIO. */
@@ -81,14 +84,14 @@ export function replyError(
 }
 
 /** Where the reason of a runtime's end is found. */
-export function logHint(agent: string): string {
-  return `systemctl status cortexfs-agent@${agent}`
+export function logHint(places: Places, agent: string): string {
+  return `${systemctlOf(places)} status cortexfs-agent@${agent}`
 }
 
-function frameHint(code: ErrorCode, agent: string, session: string | undefined): string | undefined {
+function frameHint(places: Places, code: ErrorCode, agent: string, session: string | undefined): string | undefined {
   if (code === "EBUSY") return `add --wait, or ctx agent cancel ${agent}`
   if (code === "EIO") return `ctx agent session verify ${session === undefined ? agent : `${agent} ${session}`}`
-  if (code === "EHOSTDOWN") return logHint(agent)
+  if (code === "EHOSTDOWN") return logHint(places, agent)
   if (code === "EACCES") return `only the owner of agent/${agent} may ask, within its policy and mounts`
   if (code === "ENOENT")
     return `check what it names; ctx agent status ${agent} and ctx agent session list ${agent} help`

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises"
 import { CtxError, codeOf } from "../abi/error.js"
 import { formatRow } from "../abi/json.js"
 import { STOP_MS } from "../abi/limit.js"
-import { agentControlPath, escapeUnitName } from "../abi/path.js"
+import { agentControlPath, CTX_ROOT, escapeUnitName } from "../abi/path.js"
 import { formatTs } from "../abi/time.js"
 import { peerCred, pidfdOpen, pidfdWait } from "../native/sys.js"
 import { openBacking } from "../session/backing.js"
@@ -15,7 +15,7 @@ import { findReceipt, provesControl, type Receipt } from "../store/receipt.js"
 import { hasManager, isUp, type Manager, readUnit, stopUnits } from "../unit/systemctl.js"
 import { openAgent, parseReply } from "./agent.js"
 import type { Kin } from "./family.js"
-import type { Places } from "./place.js"
+import { isUserRoot, type Places, systemctlOf } from "./place.js"
 import { readLines, sendRequest } from "./socket.js"
 
 /** How long a unit that just starts may take to issue its receipt. */
@@ -85,20 +85,30 @@ export async function proveHold(places: Places, kin: Kin): Promise<Hold> {
     }
     if (receipt.terminal !== undefined) throw conflict(kin.agent, "this program stops no terminal")
     if (receipt.system === undefined) return await proveProcess(places, kin)
-    const proven = await proveUnits(kin, receipt.system)
+    const proven = await proveUnits(places, kin, receipt.system)
     if (proven !== "starting") return proven
     if (Date.now() > end) throw conflict(kin.agent, "the receipt is of another invocation of its unit")
   }
 }
 
+/** The managers that may have units of this tree; only where its root does not tell are there two. */
+function managersOf(places: Places): Manager[] {
+  if (isUserRoot(places)) return ["user"]
+  return places.root === CTX_ROOT ? ["system"] : ["system", "user"]
+}
+
 /** The units of an agent, up under exactly the invocation of the receipt. "starting" while a new one is on its way. */
-async function proveUnits(kin: Kin, system: NonNullable<Receipt["system"]>): Promise<Hold | "starting"> {
+async function proveUnits(
+  places: Places,
+  kin: Kin,
+  system: NonNullable<Receipt["system"]>,
+): Promise<Hold | "starting"> {
   const { agent } = kin
   const instance = `cortexfs-agent@${escapeUnitName(agent)}`
   const [service, socket] = [`${instance}.service`, `${instance}.socket`]
   if (![service, socket].includes(system.unit)) throw conflict(agent, `the receipt names ${system.unit}`)
-  if (!system.isOwnedStart) throw conflict(agent, `${system.unit} was up before: systemctl stop it`)
-  const managers = (["system", "user"] as const).filter(hasManager)
+  if (!system.isOwnedStart) throw conflict(agent, `${system.unit} was up before: ${systemctlOf(places)} stop it`)
+  const managers = managersOf(places).filter(hasManager)
   const states = await Promise.all(
     managers.map(async manager => {
       const [unit, listener] = await Promise.all([readUnit(manager, system.unit), readUnit(manager, socket)])

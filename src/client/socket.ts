@@ -81,12 +81,11 @@ function socketError(error: unknown, what: string, path?: string): unknown {
     return new CtxError("ENOENT", what, { path, cause: error, hint: "run ctx ls agent" })
   }
   if (code === "ECONNREFUSED") {
-    return new CtxError("ECONNREFUSED", `${what}: nobody listens`, { path, cause: error, hint: startHint(what) })
+    return new CtxError("ECONNREFUSED", `${what}: nobody listens`, {
+      path,
+      cause: error,
+      hint: "start the service behind it",
+    })
   }
   return error
-}
-
-function startHint(what: string): string {
-  const name = what.startsWith("agent/") ? what.slice("agent/".length) : undefined
-  return name === undefined ? "start the service behind it" : `systemctl start cortexfs-agent@${name}.socket`
 }

@@ -3,7 +3,7 @@ import { writeRaw } from "../client/output.js"
 
 /** `ctx root`: the resolved CTX_ROOT. Implements ctx-coreutils 3. */
 export default class Root extends CtxCommand {
-  static override summary = "Print the root of the tree, CTX_ROOT or /ctx"
+  static override summary = "Print the root of the tree: CTX_ROOT, else /ctx or the caller's own"
   static override description = "Needs no mount. With --json an object with the key CTX_ROOT."
   static override examples = ["<%= config.bin %> root", 'ls "$(<%= config.bin %> root)/agent"']
 

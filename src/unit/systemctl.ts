@@ -1,7 +1,9 @@
 // Units as a service manager has them, by way of systemctl: it speaks to the system's and to a user's manager alike.
 import { execFile } from "node:child_process"
 import { existsSync } from "node:fs"
+import { dirname } from "node:path"
 import { CtxError } from "../abi/error.js"
+import { userRunDir } from "../abi/path.js"
 
 /** Whose manager: the one of the machine, or the caller's own. */
 export type Manager = "system" | "user"
@@ -27,7 +29,12 @@ export function isUp(state: UnitState): boolean {
 /** Whether this manager runs: the machine was booted with it, or it serves the caller. */
 export function hasManager(manager: Manager): boolean {
   if (manager === "system") return existsSync("/run/systemd/system")
-  return process.env.XDG_RUNTIME_DIR !== undefined && existsSync(`${process.env.XDG_RUNTIME_DIR}/systemd/private`)
+  return existsSync(`${runtimeDir()}/systemd/private`)
+}
+
+/** The runtime directory of the caller; one who came by `su` or `cron` has it, but no variable that says so. */
+function runtimeDir(): string {
+  return process.env.XDG_RUNTIME_DIR || dirname(userRunDir(process.getuid!()))
 }
 
 interface Ended {
@@ -37,8 +44,8 @@ interface Ended {
 }
 
 function systemctl(manager: Manager, args: string[], timeoutMs: number): Promise<Ended> {
-  const { XDG_RUNTIME_DIR, DBUS_SESSION_BUS_ADDRESS } = process.env
-  const own = manager === "user" ? { XDG_RUNTIME_DIR, DBUS_SESSION_BUS_ADDRESS } : {}
+  const { DBUS_SESSION_BUS_ADDRESS } = process.env
+  const own = manager === "user" ? { XDG_RUNTIME_DIR: runtimeDir(), DBUS_SESSION_BUS_ADDRESS } : {}
   const words = [`--${manager}`, "--no-pager", "--no-ask-password", ...args]
   const env = { PATH: "/usr/bin:/bin", LC_ALL: "C", SYSTEMD_COLORS: "0", ...own }
   return new Promise((resolve, reject) => {

@@ -40,7 +40,7 @@ export default class Resume extends CtxCommand {
     let end: ReplyFrame | undefined
     const request = { op: "resume", ...place, after, follow: flags.follow || undefined }
     for await (const { line, frame } of askAgent(places, agent, request, () => interrupt?.start())) {
-      if (frame.type === "error" && frame.run === undefined) throw frameError(frame, agent, session)
+      if (frame.type === "error" && frame.run === undefined) throw frameError(places, frame, agent, session)
       if (flags.raw) await writeRaw(Buffer.concat([line, Buffer.from("\n")]))
       else if (this.jsonEnabled()) rows.push(frame)
       else await this.printAnswer(frame)
@@ -49,7 +49,7 @@ export default class Resume extends CtxCommand {
       interrupt?.setRun(frame.type === "done" || typeof frame.run !== "string" ? undefined : frame.run)
     }
     if (interrupt?.isAsked && end === undefined) {
-      throw new CtxError("EIO", `agent/${agent} closed the connection`, { hint: logHint(agent) })
+      throw new CtxError("EIO", `agent/${agent} closed the connection`, { hint: logHint(places, agent) })
     }
     if (interrupt?.isAsked && end?.status === "cancelled") {
       throw new CtxError("cancelled", `run ${end.run} was cancelled`, { hint: `ctx agent resume ${agent}` })

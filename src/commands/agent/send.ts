@@ -10,6 +10,7 @@ import { usageError } from "../../client/failure.js"
 import { readInput } from "../../client/input.js"
 import { Interrupt } from "../../client/interrupt.js"
 import { writeRaw } from "../../client/output.js"
+import type { Places } from "../../client/place.js"
 import { RunReader } from "../../client/run.js"
 import { parseAgent, resolveSession } from "../../client/session.js"
 
@@ -86,7 +87,7 @@ export default class Send extends CtxCommand {
     if (!reader.isEnded && reader.frames === 1 && reader.startSeq !== undefined) {
       await follow({ op: "resume", ...place, after: reader.startSeq, follow: true })
     }
-    if (reader.status === undefined && reader.fault === undefined) throw brokenOff(agent, session)
+    if (reader.status === undefined && reader.fault === undefined) throw brokenOff(places, agent, session)
     if (reader.status !== undefined && !reader.hasStart && !flags.raw) {
       await this.replay(reader, isQuiet, askAgent(places, agent, { op: "resume", ...place }))
     }
@@ -112,7 +113,9 @@ export default class Send extends CtxCommand {
       const hint = `ctx agent resume ${agent} --session ${session} shows what was stored`
       throw new CtxError("cancelled", `run ${reader.run} was cancelled`, { hint })
     }
-    throw reader.fault === undefined ? brokenOff(agent, session) : frameError(reader.fault, agent, session)
+    throw reader.fault === undefined
+      ? brokenOff(this.places, agent, session)
+      : frameError(this.places, reader.fault, agent, session)
   }
 }
 
@@ -123,8 +126,8 @@ function cancelPlace(place: RequestPlace): RequestPlace {
   return place.scope === "temp" ? {} : place
 }
 
-function brokenOff(agent: string, session: string): CtxError {
+function brokenOff(places: Places, agent: string, session: string): CtxError {
   return new CtxError("EIO", `agent/${agent} closed the connection before the run ended in session ${session}`, {
-    hint: logHint(agent),
+    hint: logHint(places, agent),
   })
 }
