@@ -57,7 +57,7 @@ export function installUnits(dir: string): void {
     if (!existsSync(source)) continue
     mkdirSync(join(dir, to), { recursive: true })
     for (const name of readdirSync(source)) {
-      if (from !== "." || UNIT.test(name)) cpSync(join(source, name), join(dir, to, name))
+      if ((from !== "." && from !== "user") || UNIT.test(name)) cpSync(join(source, name), join(dir, to, name))
     }
   }
 }

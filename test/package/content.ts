@@ -105,6 +105,7 @@ t.test("the package", async t => {
       "lib/sysusers.d/cortexfs.conf",
       "lib/tmpfiles.d/cortexfs.conf",
       "lib/systemd/system-preset/90-cortexfs.preset",
+      "lib/systemd/user-preset/90-cortexfs.preset",
       "share/polkit-1/rules.d/cortexfs.rules",
       "share/doc/cortexfs/README.md",
       "share/doc/cortexfs/CHANGELOG.md",

@@ -117,17 +117,61 @@ t.test("the shipped units", async t => {
     }
   })
 
-  t.test("units.1 (what is shipped so far) systemd-analyze verify of each exits 0 and prints nothing", async t => {
-    const verify = async (manager: "system" | "user", units: string[]) => {
-      const env = { ...cleanEnv(), HOME: "/root", XDG_RUNTIME_DIR: "/run" }
-      for (const unit of units) {
-        const path = `/usr/lib/systemd/${manager}/${instance(unit)}`
-        const ended = await system.run(["systemd-analyze", `--${manager}`, "verify", path], { env })
-        t.same([ended.code, ended.stdout, ended.stderr], [0, "", ""], `${manager} ${unit}`)
+  t.test(
+    "units.1 systemd-analyze verify of each unit of the system and of users exits 0 and prints nothing",
+    async t => {
+      const verify = async (manager: "system" | "user", units: string[]) => {
+        const env = { ...cleanEnv(), HOME: "/root", XDG_RUNTIME_DIR: "/run" }
+        for (const unit of units) {
+          const path = `/usr/lib/systemd/${manager}/${instance(unit)}`
+          const ended = await system.run(["systemd-analyze", `--${manager}`, "verify", path], { env })
+          t.same([ended.code, ended.stdout, ended.stderr], [0, "", ""], `${manager} ${unit}`)
+        }
       }
+      await verify("system", listUnits())
+      await verify("user", listUserUnits())
+    },
+  )
+
+  t.test("a unit of a user is that of the system but for what units.md 2.12 says", async t => {
+    const text = readFileSync(join(ROOT, "spec/units.md"), "utf8")
+    const section = text.slice(text.indexOf("### 2.12"), text.indexOf("\n## 3."))
+    const rows = section.match(/the rows (.*); the rest/)![1]!.split(", ")
+    const kept = (key: string) =>
+      rows.some(row => key === row || (row.endsWith("*") && key.startsWith(row.slice(0, -1))))
+    const columnKeys = new Set([...table.values()].flatMap(({ directives }) => directives.map(([key]) => key)))
+    const place = (value: string) =>
+      value
+        .replaceAll("/var/lib/cortexfs", "%h/.local/state/cortexfs")
+        .replaceAll("/run/cortexfs", "%t/cortexfs")
+        .replace(/ \/ctx$/, " %t/cortexfs/ctx")
+        .replace("multi-user.target", "default.target")
+    const ABSENT = ["Service.LoadCredential", "Service.StateDirectory", "Service.StateDirectoryMode"]
+    const expected = (unit: string): [string, string][] =>
+      parseUnit(read(unit)).flatMap(([key, value]): [string, string][] => {
+        const name = key.slice(key.indexOf(".") + 1)
+        if (ABSENT.includes(key) || ["RequiresMountsFor", "OOMScoreAdjust"].includes(name)) return []
+        if (columnKeys.has(key)) {
+          const isMount = ["host", "view"].includes(COLUMN[unit]!)
+          return (isMount ? name === "UMask" : kept(name)) ? [[key, value]] : []
+        }
+        if (key === "Unit.Description") return [[key, value.replace(" at /ctx", "")]]
+        if (name === "SocketMode") return [[key, "0600"]]
+        if (name === "DirectoryMode") return [[key, "0700"]]
+        if (unit === "cortexfs-storage.service" && name === "ExecStart") return [[key, value.replace(/ \S+$/, "")]]
+        return [[key, place(value)]]
+      })
+    const ADDED: Record<string, string[]> = {
+      "cortexfs-storage.service": ["Unit.AssertUser=!root", "Service.Environment=XDG_STATE_HOME=%h/.local/state"],
+      "cortexfs-agent@.service": ["Service.Environment=XDG_STATE_HOME=%h/.local/state"],
     }
-    await verify("system", listUnits())
-    await verify("user", listUserUnits())
+    const sort = (list: [string, string][]) => list.map(pair => pair.join("=")).sort()
+    const shared = listUserUnits().filter(unit => listUnits().includes(unit))
+    t.equal(shared.length, 7)
+    for (const unit of shared) {
+      const wanted = [...sort(expected(unit)), ...(ADDED[unit] ?? [])].sort()
+      t.same(sort(parseUnit(read(`user/${unit}`))), wanted, unit)
+    }
   })
 
   t.test("each file holds exactly what section 2 and its column of section 3 say", async t => {
@@ -212,7 +256,7 @@ t.test("the shipped units", async t => {
     }
     const namespace =
       /^(Service\.(Private|Protect(System|Home|Proc|Kernel|Control)|ProcSubset|ReadWrite|ReadOnly|Inaccessible|Exec|NoExec|Temporary|Bind|Root|Mount|Extension|DynamicUser|StateDirectory|RuntimeDirectory|LogsDirectory|CacheDirectory|ConfigurationDirectory))/
-    for (const unit of ["cortexfs.service", "cortexfs@.service"]) {
+    for (const unit of ["cortexfs.service", "cortexfs@.service"].flatMap(name => [name, `user/${name}`])) {
       const found = parseUnit(read(unit)).filter(([key]) => namespace.test(key) && !/Exec(Start|StopPost)$/.test(key))
       t.same(found, [], unit)
     }
