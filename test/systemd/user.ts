@@ -10,8 +10,10 @@ const UID = 12_101
 const RUNTIME = "cortexfs-agent@coder.service"
 const VIEW_UNIT = "cortexfs@coder.service"
 const STORAGE_UNIT = "cortexfs-storage.service"
+/** No wait may be longer; a busy machine needs seconds for what takes milliseconds. */
+const BOUND_MS = 45_000
 const PONG = [{ type: "pong" }]
-const SLEEP = script({ say: ["a", "b"] }, { sleep_ms: 30_000 }, { say: "never" })
+const SLEEP = script({ say: ["a", "b"] }, { sleep_ms: 60_000 }, { say: "never" })
 
 t.test(
   "units.23 a user's set starts, rolls, recovers and stops by his own manager, closed to everybody else",
@@ -174,10 +176,14 @@ t.test(
         ]
         const inode = system.inode(socket)
         await ann.text(["kill", "-KILL", String(old)])
-        await system.until("a new view", async () => {
-          const pid = await ann.mainPid(VIEW_UNIT)
-          return pid !== 0 && pid !== old && (await ann.show(VIEW_UNIT, "ActiveState")) === "active"
-        })
+        await system.until(
+          "a new view",
+          async () => {
+            const pid = await ann.mainPid(VIEW_UNIT)
+            return pid !== 0 && pid !== old && (await ann.show(VIEW_UNIT, "ActiveState")) === "active"
+          },
+          BOUND_MS,
+        )
         t.match(await ann.text(["cat", `${view}/status`]), /^agent=coder$/m)
         t.same(await ann.ask({ op: "ping" }), PONG)
         t.not(await ann.mainPid(RUNTIME), runtime)
@@ -190,10 +196,14 @@ t.test(
     t.test("units.23 (crash) a killed host view is back, and the agent does not notice", async t => {
       const [old, runtime] = [await ann.mainPid("cortexfs.service"), await ann.mainPid(RUNTIME)]
       await ann.text(["kill", "-KILL", String(old)])
-      await system.until("a new host view", async () => {
-        const pid = await ann.mainPid("cortexfs.service")
-        return pid !== 0 && pid !== old && (await ann.show("cortexfs.service", "ActiveState")) === "active"
-      })
+      await system.until(
+        "a new host view",
+        async () => {
+          const pid = await ann.mainPid("cortexfs.service")
+          return pid !== 0 && pid !== old && (await ann.show("cortexfs.service", "ActiveState")) === "active"
+        },
+        BOUND_MS,
+      )
       t.match(await ann.text(["ctx", "status"]), /^state=mounted$/m)
       t.equal(await ann.mainPid(RUNTIME), runtime)
     })
@@ -202,17 +212,21 @@ t.test(
       "units.23 (roll) a restart of the user's storage unit rolls in the order of the system's, ends the run with EINTR, and keeps the socket",
       async t => {
         const sent = ann.talk({ op: "send", id: "r1", input: SLEEP })
-        await sent.frame("start")
+        await sent.frame("start", BOUND_MS)
         const inode = system.inode(socket)
         const old = await ann.currentDir()
         // A file of the release was changed: the next update needs a new generation.
         writeFileSync(system.see(`${old}/tool/fs.read.d/description`), "changed\n")
         const cursor = await cursorNow()
         await ann.manage("restart", STORAGE_UNIT)
-        await system.until("all units active", async () => {
-          const states = await ann.run(["systemctl", "--user", "is-active", "cortexfs.service", VIEW_UNIT, RUNTIME])
-          return states.stdout === "active\nactive\nactive\n"
-        })
+        await system.until(
+          "all units active",
+          async () => {
+            const states = await ann.run(["systemctl", "--user", "is-active", "cortexfs.service", VIEW_UNIT, RUNTIME])
+            return states.stdout === "active\nactive\nactive\n"
+          },
+          BOUND_MS,
+        )
         const done = await deeds(cursor)
         inOrder(
           t,
@@ -250,7 +264,7 @@ t.test(
 
     t.test("ctx agent stop ends the user's units by his own manager", async t => {
       const sent = ann.talk({ op: "send", id: "s1", input: SLEEP })
-      await sent.frame("start")
+      await sent.frame("start", BOUND_MS)
       // As by su or cron: without the variable that leads to the manager.
       t.equal(await ann.text(["env", "-u", "XDG_RUNTIME_DIR", "ctx", "agent", "stop", "coder"]), "stopped agent/coder")
       t.match((await sent.end()).at(-1), { type: "done", status: "cancelled" })
@@ -288,13 +302,13 @@ t.test(
 
     t.test("units.23 (stop) a stop of the storage unit leaves no mount, no process, no socket", async t => {
       const sent = ann.talk({ op: "send", id: "e1", input: SLEEP })
-      await sent.frame("start")
+      await sent.frame("start", BOUND_MS)
       await ann.manage("stop", STORAGE_UNIT)
       t.match((await sent.end()).at(-1), { type: "done", status: "error" })
       t.same(system.mounts(), [])
       t.same(owners(), [])
       t.same(system.processes("bwrap"), [])
-      await system.until("no socket", () => readdirSync(system.see(`${run}/agent`)).length === 0)
+      await system.until("no socket", () => readdirSync(system.see(`${run}/agent`)).length === 0, BOUND_MS)
       t.same(readdirSync(system.see(`${run}/mount`)), [])
       const ended = await ann.run(["ctx", "status"])
       t.equal(ended.code, 69)
@@ -304,7 +318,7 @@ t.test(
     t.test("enabled, an agent comes up with the user's manager", async t => {
       await ann.manage("enable", "cortexfs@coder")
       await system.manage("restart", `user@${UID}.service`)
-      await system.until("the view", async () => (await ann.show(VIEW_UNIT, "ActiveState")) === "active", 30_000)
+      await system.until("the view", async () => (await ann.show(VIEW_UNIT, "ActiveState")) === "active", BOUND_MS)
       t.same(await ann.ask({ op: "ping" }), PONG)
     })
 
