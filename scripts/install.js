@@ -125,17 +125,28 @@ function isOpenToAll(path) {
 }
 
 /**
+ * The statement that starts a program: its bundle, where there is one.
+ * @param {string} lib
+ * @param {string} entry name of the module in dist/bin
+ */
+function formatStart(lib, entry) {
+  const bundle = entry.replace(/\.js$/, ".cjs")
+  const hasBundle = existsSync(join(lib, "dist/bin", bundle))
+  return hasBundle ? `require("../dist/bin/${bundle}")` : `import("../dist/bin/${entry}")`
+}
+
+/**
  * Writes the launcher of a program. It is CommonJS, since the loader takes a file without extension as that; it drops
  * NODE_EXTRA_CA_CERTS before Node.js starts, which would read the whole file for nothing.
  * @param {string} path
  * @param {string} node absolute path of the Node.js binary
- * @param {string} entry name of the module in dist/bin
+ * @param {string} start the statement that starts the program
  */
-function writeLauncher(path, node, entry) {
+function writeLauncher(path, node, start) {
   const line = `#!/usr/bin/env -S -u NODE_EXTRA_CA_CERTS ${node}`
   if (/\s/.test(node)) throw new Error(`${node} holds a blank: an interpreter line cannot name it`)
   if (Buffer.byteLength(line) >= LINE_MAX) throw new Error(`${node} is too long for an interpreter line`)
-  writeFileSync(path, `${line}\nimport("../dist/bin/${entry}")\n`)
+  writeFileSync(path, `${line}\n${start}\n`)
   chmodSync(path, 0o755)
 }
 
@@ -175,7 +186,7 @@ function fill(lib, from, libRoot) {
   writeFileSync(join(bin, "package.json"), `{ "type": "commonjs" }\n`)
   chmodSync(join(bin, "package.json"), 0o644)
   const entries = readdirSync(join(lib, "dist/bin")).filter(name => name.endsWith(".js"))
-  for (const entry of entries) writeLauncher(join(bin, programName(entry)), node, entry)
+  for (const entry of entries) writeLauncher(join(bin, programName(entry)), node, formatStart(lib, entry))
   return entries.map(programName)
 }
 

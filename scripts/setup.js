@@ -112,7 +112,7 @@ const hasAddon = () => {
   return Math.min(...built) >= newest(["native", "binding.gyp"])
 }
 
-const hasProduct = () => newest(["dist"]) >= newest(["src", "tsconfig.json", "package.json"])
+const hasProduct = () => newest(["dist"]) >= newest(["src", "scripts/bundle.js", "tsconfig.json", "package.json"])
 
 /** Installs the node modules of the lockfile (which builds the addon), builds the addon, compiles: what is not up to date. */
 function build() {

@@ -69,4 +69,6 @@ async function main(): Promise<number> {
   }
 }
 
-process.exit(await main())
+// A loop with nothing left to wait for, before the end, is a fault.
+process.exitCode = 70
+void main().then(code => process.exit(code))

@@ -38,7 +38,7 @@ t.test("the package", async t => {
 
   t.test("the same tree gives the same bytes", async t => {
     // A copy, which nobody builds or commits to meanwhile; the second time with a later clock and another umask.
-    const from = makeNextRelease()
+    const from = await makeNextRelease()
     const once = await buildPackage(from)
     const umask = process.umask(0o077)
     t.teardown(() => process.umask(umask))
@@ -175,6 +175,6 @@ t.test("an installation with DESTDIR and another prefix names its programs and d
 })
 
 t.test("a package of a pre-release sorts before its release", async t => {
-  const path = await buildPackage(makeNextRelease("1.0.0-rc.1"))
+  const path = await buildPackage(await makeNextRelease("1.0.0-rc.1"))
   t.equal(text("dpkg-deb", "--field", path, "Version"), "1.0.0~rc.1\n")
 })

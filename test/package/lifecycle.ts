@@ -17,7 +17,7 @@ const UNITS = [STORAGE_UNIT, "cortexfs.service", "cortexfs@coder.service"]
 
 t.test("a host on which the package comes and goes", async t => {
   const first = await buildPackage()
-  const next = await buildPackage(makeNextRelease())
+  const next = await buildPackage(await makeNextRelease())
   const system = await bootBare()
   t.teardown(() => system.stop())
   const states = async () => Promise.all([...UNITS, RUNTIME].map(unit => system.state(unit)))
