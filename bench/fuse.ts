@@ -12,6 +12,8 @@ export interface Row {
   base: number
   /** ours ÷ base, lower is better. */
   ratio: number
+  /** The highest ratio that is wanted. */
+  goal?: number
 }
 
 const FILES = 1000

@@ -2,12 +2,7 @@
 import { readFileSync } from "node:fs"
 import { bootSystem, type System } from "../test/harness/systemd.js"
 import { uidOf } from "../test/harness/systemd-agent.js"
-import type { Row as RatioRow } from "./fuse.js"
-
-/** A row; `goal` is the highest ratio that is wanted. */
-export interface Row extends RatioRow {
-  goal?: number
-}
+import type { Row } from "./fuse.js"
 
 const ROUNDS = 15
 const WARM = 300
@@ -31,11 +26,16 @@ const one = () => new Promise((resolve, reject) => {
 })()`
 const SPAWNS = `
 const { spawnSync } = require("node:child_process")
-const times = []
-for (let i = 0; i < Number(process.argv[1]); i++) {
-  const began = process.hrtime.bigint()
-  spawnSync(process.execPath, ["-e", "0"])
-  times.push(Number(process.hrtime.bigint() - began) / 1e3)
+const [rounds, ...lines] = process.argv.slice(1)
+const commands = [[process.execPath, "-e", "0"], ...lines.map(line => line.split(" "))]
+const times = commands.map(() => [])
+for (let i = 0; i <= Number(rounds); i++) {
+  for (const [at, [file, ...args]] of commands.entries()) {
+    const began = process.hrtime.bigint()
+    const { status } = spawnSync(file, args)
+    if (status !== 0) throw new Error(file + " " + args.join(" ") + " ended with " + status)
+    if (i > 0) times[at].push(Number(process.hrtime.bigint() - began) / 1e3)
+  }
 }
 console.log(JSON.stringify(times))`
 const ECHO = `
@@ -63,8 +63,19 @@ function residentMb(system: System, pid: number): number {
   return Math.round((kib / 1024) * 10) / 10
 }
 
-async function times(system: System, uid: number, script: string, ...args: string[]): Promise<number[]> {
+async function ask<T>(system: System, uid: number, script: string, ...args: string[]): Promise<T> {
   return JSON.parse(await system.text(["node", "-e", script, ...args], { uid, timeoutMs: 60_000 }))
+}
+
+/** Microseconds of each round of the client. */
+async function times(system: System, uid: number, path: string, request: string, rounds: number): Promise<number[]> {
+  return await ask(system, uid, CLIENT, path, request, String(rounds))
+}
+
+/** Median milliseconds of `node -e 0` and of each command, round by round in turn. */
+async function spawnMs(system: System, uid: number, ...commands: string[]): Promise<number[]> {
+  const all = await ask<number[][]>(system, uid, SPAWNS, String(ROUNDS), ...commands)
+  return all.map(one => median(one) / 1000)
 }
 
 /** Milliseconds until the whole set, down to storage, is up again, as `systemctl start` waits for it. */
@@ -79,7 +90,7 @@ async function startSet(system: System): Promise<number> {
 async function startCold(system: System, uid: number): Promise<number> {
   await system.manage("stop", RUNTIME)
   const request = JSON.stringify({ op: "send", input: "hello" })
-  const [us] = await times(system, uid, CLIENT, SOCKET, request, "1")
+  const [us] = await times(system, uid, SOCKET, request, 1)
   await system.until("the run's end", async () =>
     /runs=0|idle/.test((await system.show(RUNTIME, "StatusText")).StatusText!),
   )
@@ -91,7 +102,7 @@ async function exitIdle(system: System, uid: number): Promise<number> {
   system.write(`/run/systemd/system/${RUNTIME}.d/idle.conf`, "[Service]\nEnvironment=CORTEXFS_IDLE_S=1\n")
   await system.manage("daemon-reload")
   await system.manage("stop", RUNTIME)
-  await times(system, uid, CLIENT, SOCKET, '{"op":"ping"}', "1")
+  await times(system, uid, SOCKET, '{"op":"ping"}', 1)
   const began = performance.now()
   await system.until("the idle exit", async () => (await system.state(RUNTIME)) === "inactive")
   return (performance.now() - began) / 1000
@@ -103,23 +114,25 @@ export async function measure(): Promise<Row[]> {
   try {
     const uid = await uidOf(system, "cortexfs")
     await system.manage("start", "cortexfs@coder")
-    const node = median(await times(system, uid, SPAWNS, String(ROUNDS))) / 1000
     const cold: number[] = []
-    for (let i = 0; i < ROUNDS; i++) cold.push((await startCold(system, uid)) / 1000)
+    const plainMs: number[] = []
+    for (let i = 0; i < ROUNDS; i++) {
+      plainMs.push(...(await ask<number[][]>(system, uid, SPAWNS, "1"))[0]!)
+      cold.push((await startCold(system, uid)) / 1000)
+    }
+    const node = median(plainMs) / 1000
     const rows = [row("first frame, cold", "ms", median(cold), node, 3)]
+    const commands = ["ctx agent status coder", "ctx status"]
+    const [base, ...ours] = await spawnMs(system, uid, ...commands)
+    for (const [i, command] of commands.entries()) rows.push(row(command, "ms", ours[i]!, base!, 2.5))
 
     const echo = system.start(["node", "-e", ECHO, "/run/user-echo.sock"])
     await system.until("the echo", async () => (await system.run(["test", "-S", "/run/user-echo.sock"])).code === 0)
-    const ping = ['{"op":"ping"}', String(WARM)]
+    const ping = ['{"op":"ping"}', WARM] as const
     await system.text(["chmod", "666", "/run/user-echo.sock"])
-    const warm = median(await times(system, uid, CLIENT, SOCKET, ...ping))
+    const warm = median(await times(system, uid, SOCKET, ...ping))
     rows.push(
-      row(
-        "connect to pong, warm",
-        "us",
-        warm,
-        median(await times(system, uid, CLIENT, "/run/user-echo.sock", ...ping)),
-      ),
+      row("connect to pong, warm", "us", warm, median(await times(system, uid, "/run/user-echo.sock", ...ping))),
     )
     echo.kill()
 
@@ -132,7 +145,15 @@ export async function measure(): Promise<Row[]> {
       ["view", "cortexfs@coder.service"],
       ["runtime", RUNTIME],
     ] as const) {
-      rows.push(row(`RSS ${name}, idle`, "MiB", residentMb(system, await system.mainPid(unit)), plain))
+      rows.push(
+        row(
+          `RSS ${name}, idle`,
+          "MiB",
+          residentMb(system, await system.mainPid(unit)),
+          plain,
+          name === "runtime" ? undefined : 1.4,
+        ),
+      )
     }
     sleeper.kill()
 

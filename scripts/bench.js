@@ -33,11 +33,13 @@ if (words.includes("--json")) process.stdout.write(`${JSON.stringify(document)}\
 else {
   process.stdout.write(`${name}: kernel ${host.kernel}, ${host.cores} cores, ${host.cpu}, node ${host.node}\n`)
   const line = cells =>
-    `${cells[0].padEnd(20)} ${cells[1].padStart(6)} ${cells
+    `${cells[0].padEnd(24)} ${cells[1].padStart(6)} ${cells
       .slice(2)
       .map(cell => cell.padStart(10))
       .join(" ")}\n`
-  process.stdout.write(line(["measure", "unit", "ours", "base", "ratio"]))
-  for (const row of rows)
-    process.stdout.write(line([row.measure, row.unit, row.ours.toFixed(2), row.base.toFixed(2), row.ratio.toFixed(2)]))
+  process.stdout.write(line(["measure", "unit", "ours", "base", "ratio", "goal"]))
+  for (const { measure: what, unit, ours, base, ratio, goal } of rows)
+    process.stdout.write(
+      line([what, unit, ours.toFixed(2), base.toFixed(2), ratio.toFixed(2), goal === undefined ? "" : `<= ${goal}`]),
+    )
 }
