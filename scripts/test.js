@@ -19,6 +19,8 @@ import { join, relative, resolve } from "node:path"
 import { ensureAll, findProgram, missingPackages, root, SetupFault, say } from "./setup.js"
 
 const isCi = process.env.CI === "true"
+/** Seconds by which an exerciser that was asked to run long lengthens the limit of a file. */
+const exerciseS = Number(process.env.CORTEXFS_EXERCISE_S ?? 0)
 
 /** What a test can need beyond Node.js: a word and how to see that it is there. */
 const NEEDS = {
@@ -104,7 +106,13 @@ async function countTests(path) {
 /** Runs test files, `jobs` at once, and counts. */
 function runTests(files, jobs, prefix, output) {
   const tap = join(root, "node_modules/.bin/tap")
-  const args = ["--disable-coverage", "--allow-empty-coverage", `--jobs=${jobs}`, "--timeout=300", "--reporter=terse"]
+  const args = [
+    "--disable-coverage",
+    "--allow-empty-coverage",
+    `--jobs=${jobs}`,
+    `--timeout=${300 + exerciseS}`,
+    "--reporter=terse",
+  ]
   const env = { ...process.env, CORTEXFS_TEST_PREFIX: prefix }
   spawnSync(tap, [...args, `--output-file=${output}`, ...files], { cwd: root, env, stdio: "inherit" })
   return countTests(output)
