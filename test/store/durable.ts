@@ -1,6 +1,6 @@
 // needs: root strace
 import { execFileSync } from "node:child_process"
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { test } from "tap"
 import {
@@ -68,23 +68,41 @@ test("roll.20 (order of system calls) the first prune comes after the switch has
   t.ok(calls.findIndex(line => /^renameat2\(.*"\.gone-/.test(line)) > durable)
 })
 
-test("roll.19 (opens only) a roll opens nothing of 10,000 sessions but the skeleton's directories", async t => {
-  const store = await makeStore()
-  await makeCurrent(store)
+/** Sessions of the owner's, sparse files that are `sizeBytes` long together. */
+function writeSessions(store: Store, count: number, sizeBytes: number): void {
   const sessions = join(store.dataRoot, `home/${OWNER}/agent/coder/session`)
-  for (let i = 0; i < 10_000; i++) {
+  for (let i = 0; i < count; i++) {
     mkdirSync(join(sessions, `s${i}`))
-    writeFileSync(join(sessions, `s${i}/messages.jsonl`), "")
+    const path = join(sessions, `s${i}/messages.jsonl`)
+    writeFileSync(path, "")
+    truncateSync(path, Math.ceil(sizeBytes / count))
   }
   execFileSync("chown", ["-R", `${OWNER}:${OWNER}`, sessions])
-  rmSync(join(store.current(), "bin/ctx"))
-  const calls = await trace(store, "%file,openat2,getdents64")
-  const touched = calls.filter(line => line.includes(`${store.dataRoot}/home`))
-  t.ok(touched.length > 0 && touched.length < 200, `${touched.length} calls`)
-  t.strictSame(
-    touched.filter(line => /messages|session\/s\d|getdents/.test(line)),
-    [],
-  )
+}
+
+test("roll.19 with 1 GiB in 10,000 sessions a roll opens nothing of them and makes the system calls it makes with an empty home", async t => {
+  const counts: Record<string, number>[] = []
+  for (const sessions of [0, 10_000]) {
+    const store = await makeStore()
+    await makeCurrent(store)
+    if (sessions > 0) writeSessions(store, sessions, 1024 ** 3)
+    rmSync(join(store.current(), "bin/ctx"))
+    const calls = await trace(store, "%file,%desc", ["--prune"])
+    const touched = calls.filter(line => line.includes(`${store.dataRoot}/home`))
+    t.ok(touched.length > 0 && touched.length < 400, `${touched.length} calls below home`)
+    t.strictSame(
+      touched.filter(line => /messages|session\/s\d|getdents/.test(line)),
+      [],
+    )
+    const count: Record<string, number> = {}
+    for (const line of calls) {
+      const name = /^\w+/.exec(line)?.[0]
+      if (name !== undefined) count[name] = (count[name] ?? 0) + 1
+    }
+    counts.push(count)
+  }
+  t.ok(counts[0]!.fsync! > 100)
+  t.strictSame(counts[1], counts[0])
 })
 
 test("roll.15 a full file system fails the roll, removes the stage and leaves current as it was", async t => {
