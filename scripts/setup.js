@@ -22,6 +22,7 @@ const PROGRAMS = {
     "dbus-daemon": "dbus",
     "/usr/lib/polkit-1/polkitd": "polkitd",
     "dpkg-deb": "dpkg",
+    "mkfs.xfs": "xfsprogs",
     "clang++": "clang libclang-rt-dev",
   },
 }

@@ -34,15 +34,20 @@ const NEEDS = {
   socat: () => findProgram("socat") !== undefined,
   systemd: canBootSystemd,
   dpkg: () => ["dpkg", "dpkg-deb"].every(findProgram),
+  xfs: () => findProgram("mkfs.xfs") !== undefined && existsSync("/dev/loop-control") && isFilesystem("xfs"),
   polkit: () => existsSync("/usr/lib/polkit-1/polkitd") && findProgram("dbus-daemon") !== undefined,
+}
+
+/** Whether the kernel has a type of file system. */
+function isFilesystem(type) {
+  return new RegExp(`\\t${type}$`, "m").test(readFileSync("/proc/filesystems", "utf8"))
 }
 
 /** A system manager to boot and what it is booted in: namespaces, an overlay of /, control groups of version 2. */
 function canBootSystemd() {
-  const isKnown = type => new RegExp(`\\t${type}$`, "m").test(readFileSync("/proc/filesystems", "utf8"))
   const hasGroups = /^\S+ \S+ cgroup2 /m.test(readFileSync("/proc/mounts", "utf8"))
   if (process.getuid() !== 0 || !existsSync("/lib/systemd/systemd") || !hasGroups) return false
-  if (!isKnown("overlay") || !["setpriv", "nsenter", "systemd-analyze"].every(findProgram)) return false
+  if (!isFilesystem("overlay") || !["setpriv", "nsenter", "systemd-analyze"].every(findProgram)) return false
   return (
     spawnSync("unshare", ["--pid", "--fork", "--mount", "--uts", "--ipc", "--net", "--cgroup", "true"]).status === 0
   )
