@@ -1,5 +1,5 @@
 import { closeSync, constants, fsyncSync, readlinkSync } from "node:fs"
-import { codeOf } from "../abi/error.js"
+import { CtxError, codeOf } from "../abi/error.js"
 import { isGenerationName } from "../abi/name.js"
 import { flock, openat2, RENAME_NOREPLACE, RESOLVE_NO_XDEV, renameat2 } from "../native/sys.js"
 import { reach } from "./fault.js"
@@ -29,16 +29,37 @@ export function formatPruneEntry(entry: PruneEntry): string {
   return `kept ${entry.name} ${entry.why}`
 }
 
+/** An error of a call that worked through a descriptor, with the directory that was worked on in its text. */
+export function nameFailure(error: unknown, dir: string): unknown {
+  const { code, path } = error as NodeJS.ErrnoException
+  if (error instanceof CtxError || typeof path !== "string" || !path.startsWith("/proc/self/fd/")) return error
+  const name = path.split("/").slice(5).join("/")
+  return new CtxError(code as CtxError["code"], `${dir}: ${name} cannot be made, read or removed`, {
+    path: dir,
+    cause: error,
+    hint: code === "EACCES" || code === "EPERM" ? "its owner or root has to remove it" : undefined,
+  })
+}
+
+function removeLeftover(parentFd: number, name: Buffer, dir: string): void {
+  try {
+    removeTree(parentFd, name)
+  } catch (error) {
+    throw nameFailure(error, `${dir}/${name}`)
+  }
+}
+
 /**
  * Removes what dead updates and prunes left: `.stage-*` and `.gone-*` in `generations/`, `.current-*` in storage
  * (step 4). The update lock is held, so none of them has an owner. Errors: errno of the first removal that fails.
  */
 export function sweepLeftovers(roots: Roots): void {
   for (const name of listNames(roots.generationsFd)) {
-    if (/^\.(?:stage|gone)-/.test(name.toString("latin1"))) removeTree(roots.generationsFd, name)
+    if (/^\.(?:stage|gone)-/.test(name.toString("latin1")))
+      removeLeftover(roots.generationsFd, name, `${roots.path}/generations`)
   }
   for (const name of listNames(roots.storageFd)) {
-    if (name.toString("latin1").startsWith(".current-")) removeTree(roots.storageFd, name)
+    if (name.toString("latin1").startsWith(".current-")) removeLeftover(roots.storageFd, name, roots.path)
   }
 }
 

@@ -20,11 +20,11 @@ import { formatGenerationName } from "./generation.js"
 import { ensureSkeleton } from "./home.js"
 import { formatHolders, listHolders, tryLock } from "./lock.js"
 import { pendingMigrations, planState, readVersion } from "./plan.js"
-import { type Generation, type PruneEntry, pruneGenerations, sweepLeftovers } from "./prune.js"
+import { type Generation, nameFailure, type PruneEntry, pruneGenerations, sweepLeftovers } from "./prune.js"
 import { planReconcile } from "./reconcile.js"
 import { RELEASE, type Release } from "./release.js"
 import { listResidents } from "./resident.js"
-import { closeRoots, lockUpdate, openRoots, type Roots, validateStoragePath } from "./root.js"
+import { checkRoot, closeRoots, lockUpdate, openRoots, type Roots, validateStoragePath } from "./root.js"
 import { readSetting, type SettingOptions } from "./setting.js"
 import { Interrupt } from "./signal.js"
 import { applyChanges, DiskTree, type Setting } from "./tree.js"
@@ -101,12 +101,20 @@ class Update {
     }
     const name = text.slice("generations/".length)
     if (text !== `generations/${name}` || !isGenerationName(name)) throw refuse(`leads to ${JSON.stringify(text)}`)
+    let fd: number
     try {
-      return { name, fd: openat2(generationsFd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_STRICT | RESOLVE_NO_XDEV) }
+      fd = openat2(generationsFd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_STRICT | RESOLVE_NO_XDEV)
     } catch (error) {
       if (["ENOENT", "ENOTDIR", "ELOOP", "EXDEV"].includes(codeOf(error) ?? "")) {
         throw refuse(`generations/${name} is no directory`)
       }
+      throw error
+    }
+    try {
+      checkRoot(fd, `${path}/generations/${name}`)
+      return { name, fd }
+    } catch (error) {
+      closeSync(fd)
       throw error
     }
   }
@@ -145,8 +153,9 @@ class Update {
         isPublished = true
         reach("published")
       } catch (error) {
-        if (!isPublished) this.#removeStage(stage, error)
-        throw error
+        const named = nameFailure(error, `${this.roots.path}/generations/.stage-${stage.name}`)
+        if (!isPublished) this.#removeStage(stage, named)
+        throw named
       }
       this.#select(stage)
     } finally {
