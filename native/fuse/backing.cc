@@ -20,6 +20,8 @@
 namespace cortexfs {
 
 static thread_local bool keeps_capabilities = false;
+static thread_local uid_t own_uid = 0;
+static thread_local gid_t own_gid = 0;
 
 FdBox::~FdBox() {
   if (fd >= 0) close(fd);
@@ -91,8 +93,10 @@ int kill_privileges(int fd, const struct statx& now, uint32_t gid) {
 
 void enter_thread() {
   if (unshare(CLONE_FS) == 0) umask(0);
+  own_uid = geteuid();
+  own_gid = getegid();
   // With this secure bit a change of fsuid leaves the effective capabilities alone; it binds this thread only.
-  keeps_capabilities = geteuid() == 0 && prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0;
+  keeps_capabilities = own_uid == 0 && prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0;
 }
 
 Caller::Caller(bool is_root, uint32_t uid, uint32_t gid) {
@@ -108,8 +112,8 @@ Caller::Caller(bool is_root, uint32_t uid, uint32_t gid) {
 
 Caller::~Caller() {
   if (!is_switched_) return;
-  syscall(SYS_setfsuid, geteuid());
-  syscall(SYS_setfsgid, getegid());
+  syscall(SYS_setfsuid, own_uid);
+  syscall(SYS_setfsgid, own_gid);
 }
 
 }  // namespace cortexfs

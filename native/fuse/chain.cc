@@ -33,7 +33,7 @@ void NodeTable::drop_fd(Node* node, std::vector<Fd>* closing) {
 }
 
 Fd NodeTable::find_fd(Node* node) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   if (node->extra == nullptr) return nullptr;
   Extra& extra = *node->extra;
   if (extra.fd != nullptr) {
@@ -48,7 +48,7 @@ Fd NodeTable::find_fd(Node* node) {
 
 void NodeTable::keep_fd(Node* node, const Fd& fd) {
   std::vector<Fd> closing;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   Extra& extra = extra_of(node);
   if (extra.fd != nullptr) return;
   extra.fd = fd;
@@ -58,7 +58,7 @@ void NodeTable::keep_fd(Node* node, const Fd& fd) {
 }
 
 Route NodeTable::route(Node* node) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   Route route;
   if (node->is_unlinked) return route;
   for (Node* at = node;;) {
@@ -93,7 +93,7 @@ Route NodeTable::route(Node* node) {
 bool NodeTable::find_name(Node* node, NodeRef* parent, std::string* name) {
   Node* up = nullptr;
   {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<BriefMutex> guard(lock_);
     if (node->parent == nullptr || node->name == nullptr || node->is_unlinked) return false;
     up = node->parent;
     up->refs++;
@@ -104,7 +104,7 @@ bool NodeTable::find_name(Node* node, NodeRef* parent, std::string* name) {
 }
 
 std::string NodeTable::tree_path(Node* node) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   return node->extra == nullptr ? std::string() : node->extra->tree_path;
 }
 
@@ -123,12 +123,12 @@ std::string NodeTable::path_locked(const Node* node) const {
 }
 
 std::string NodeTable::path(Node* node) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   return path_locked(node);
 }
 
 std::string NodeTable::volume_path(Node* node, int* volume) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   std::string path;
   *volume = -1;
   for (const Node* at = node; at != nullptr; at = at->parent) {
@@ -147,7 +147,7 @@ std::string NodeTable::volume_path(Node* node, int* volume) {
 
 void NodeTable::removed(Node* node, Node* parent, std::string_view name, const Fd& fd) {
   std::vector<Fd> closing;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   // Another name may still lead to the inode; then the last known one is left alone.
   if (node->parent != parent || node->name == nullptr || name != std::string_view(node->name.get())) return;
   node->is_unlinked = true;
@@ -162,7 +162,7 @@ void NodeTable::removed(Node* node, Node* parent, std::string_view name, const F
 
 void NodeTable::moved(Node* node, Node* parent, std::string_view name, int zone, const ZoneTable& zones) {
   std::vector<Fd> closing;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   set_name(node, parent, name, &closing);
   node->is_unlinked = false;
   int before = node->zone.exchange(static_cast<int16_t>(zone));

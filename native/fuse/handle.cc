@@ -8,7 +8,7 @@ void Listing::add(std::string_view name, uint64_t ino, uint32_t type, const Entr
 }
 
 uint64_t HandleTable::add(const HandleRef& handle) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   uint32_t at;
   if (!free_slots_.empty()) {
     at = free_slots_.back();
@@ -24,14 +24,14 @@ uint64_t HandleTable::add(const HandleRef& handle) {
 }
 
 HandleRef HandleTable::get(uint64_t id) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   auto at = static_cast<uint32_t>(id);
   if (at >= slots_.size() || slots_[at].handle == nullptr || slots_[at].handle->id != id) return nullptr;
   return slots_[at].handle;
 }
 
 HandleRef HandleTable::take(uint64_t id) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   auto at = static_cast<uint32_t>(id);
   if (at >= slots_.size() || slots_[at].handle == nullptr || slots_[at].handle->id != id) return nullptr;
   HandleRef handle = std::move(slots_[at].handle);
@@ -44,7 +44,7 @@ HandleRef HandleTable::take(uint64_t id) {
 
 void HandleTable::clear() {
   std::vector<Slot> slots;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   slots.swap(slots_);
   slots_.resize(1);
   free_slots_.clear();
@@ -52,7 +52,7 @@ void HandleTable::clear() {
 }
 
 size_t HandleTable::size() {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   return size_;
 }
 

@@ -59,7 +59,7 @@ class HandleTable {
     HandleRef handle;
     uint32_t generation = 0;
   };
-  std::mutex lock_;       // guards all below
+  BriefMutex lock_;       // guards all below
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
   size_t size_ = 0;

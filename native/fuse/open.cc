@@ -93,7 +93,7 @@ void Server::finish_open(Handle* handle, int zone_id, const Stat& stat, fuse_ope
   bool is_writable = (handle->flags & O_ACCMODE) != O_RDONLY;
   if (zone.can_lock && (is_writable || locks_.has_any(handle->node->id))) out->open_flags &= ~static_cast<uint32_t>(FOPEN_NOFLUSH);
   bool wants_direct = (handle->flags & O_DIRECT) != 0;
-  std::lock_guard<std::mutex> opening(open_lock_);
+  std::lock_guard<std::mutex> opening(open_lock(handle->node->id));
   uint32_t backing_id = 0;
   bool is_first = nodes_.with_extra(handle->node.get(), [](Extra& extra) { return extra.opens == 0; });
   if (is_first && zone.can_passthrough && has_passthrough_.load()) {
@@ -199,7 +199,7 @@ void Server::close_handle(uint64_t id) {
   HandleRef handle = handles_.take(id);
   if (handle == nullptr || !handle->is_data) return;
   if (handle->fd != nullptr) locks_.drop_handle(handle->node->id, id);
-  std::lock_guard<std::mutex> opening(open_lock_);
+  std::unique_lock<std::mutex> opening(open_lock(handle->node->id));
   uint32_t closing_id = 0;
   nodes_.with_extra(handle->node.get(), [&](Extra& extra) {
     for (auto at = extra.live.begin(); at != extra.live.end(); ++at) {
@@ -221,6 +221,7 @@ void Server::close_handle(uint64_t id) {
       extra.backing_id = 0;
     }
   });
+  opening.unlock();  // the number is this call's alone now
   if (closing_id != 0) ioctl(device_fd_, FUSE_DEV_IOC_BACKING_CLOSE, &closing_id);
 }
 

@@ -110,6 +110,7 @@ bool parse_zones(const Napi::Array& from, std::vector<Zone>* out, std::string* f
     zone.can_lock = flag(object, "locks");
     zone.is_volume = flag(object, "isVolume");
     zone.ask_miss = flag(object, "askMiss");
+    zone.asks_only_links = flag(object, "asksOnlyLinks");
     zone.only_plain = flag(object, "onlyPlain");
     zone.child_default = static_cast<int>(number(object, "childDefault", HIDDEN));
     Napi::Value children = object.Get("children");

@@ -10,6 +10,11 @@
 
 namespace cortexfs {
 
+static bool is_link(const Target& target) {
+  Stat stat;
+  return stat_name(target.dir->fd, target.base.c_str(), &stat) == 0 && S_ISLNK(stat.raw.stx_mode);
+}
+
 int Server::rename(Call& c, bool has_flags) {
   uint64_t to_id;
   uint32_t flags = 0;
@@ -46,6 +51,10 @@ int Server::rename(Call& c, bool has_flags) {
   for (int one : verdicts) {
     if (one > 0) return one;
     if (one == ASK) verdict = ASK;
+  }
+  if (verdict == ASK && from.zone == to.zone && from_zone.asks_only_links && !is_link(from) &&
+      (flags != RENAME_EXCHANGE || !is_link(to))) {
+    verdict = 0;
   }
   error = judge(c, verdict, Question::Rename, [&](Upcall& upcall) {
     upcall.path = child_path(from_dir.get(), from_name);

@@ -223,7 +223,9 @@ class Server : public std::enable_shared_from_this<Server> {
 
   NodeTable nodes_;
   HandleTable handles_;
-  std::mutex open_lock_;             // mode of a node and its registration, from first open to last close
+  // Mode of a node and its registration, from first open to last close. By node, since a registration is a system call.
+  std::mutex open_locks_[64];
+  std::mutex& open_lock(uint64_t node) { return open_locks_[node % 64]; }
   Desk desk_;
   LockTable locks_;
   LockWaits waits_;

@@ -49,7 +49,7 @@ Node* NodeTable::new_node(bool is_root) {
 }
 
 NodeRef NodeTable::get(uint64_t id) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   auto at = static_cast<uint32_t>(id);
   if (at >= slots_.size()) return {};
   Node* node = slots_[at].node;
@@ -59,14 +59,14 @@ NodeRef NodeTable::get(uint64_t id) {
 }
 
 NodeRef NodeTable::hold(Node* node) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   node->refs++;
   return {this, node};
 }
 
 void NodeTable::put(Node* node) {
   std::vector<Fd> closing;  // closed after the lock is released
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   node->refs--;
   put_locked(node, &closing);
 }
@@ -89,7 +89,7 @@ void NodeTable::put_locked(Node* node, std::vector<Fd>* closing) {
 }
 
 NodeRef NodeTable::ensure_generated(const Entry& entry) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   std::string key;
   key.reserve(entry.path.size() + 1);
   key.push_back(static_cast<char>('0' + static_cast<int>(entry.type)));
@@ -114,7 +114,7 @@ NodeRef NodeTable::ensure_generated(const Entry& entry) {
 }
 
 void NodeTable::seed_root(const Found& found) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   Node* node = new_node(true);
   node->identity = found.identity;
   node->type = found.type;
@@ -147,7 +147,7 @@ void NodeTable::set_name(Node* node, Node* parent, std::string_view name, std::v
 
 NodeRef NodeTable::ensure_backing(const Found& found) {
   std::vector<Fd> closing;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   Key key{found.identity.dev, found.identity.ino};
   auto known = by_identity_.find(key);
   Node* node = nullptr;
@@ -194,13 +194,13 @@ NodeRef NodeTable::ensure_backing(const Found& found) {
 }
 
 void NodeTable::add_lookup(Node* node) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   node->lookups++;
 }
 
 void NodeTable::forget(uint64_t id, uint64_t count) {
   std::vector<Fd> closing;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   auto at = static_cast<uint32_t>(id);
   if (at >= slots_.size()) return;
   Node* node = slots_[at].node;
@@ -210,7 +210,7 @@ void NodeTable::forget(uint64_t id, uint64_t count) {
 }
 
 NodeRef NodeTable::find(const Identity& identity) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   auto found = by_identity_.find(Key{identity.dev, identity.ino});
   if (found == by_identity_.end() || !is_same(found->second->identity, identity)) return {};
   found->second->refs++;
@@ -220,7 +220,7 @@ NodeRef NodeTable::find(const Identity& identity) {
 // Deterministic, so that a number stays the same while no node holds it: foreign devices get an index, then the inode number.
 uint64_t NodeTable::shown_ino(const Identity& identity) {
   if (identity.dev == main_dev_ && identity.ino < GENERATED_BASE) return identity.ino;
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   uint64_t index = devices_.try_emplace(identity.dev, devices_.size()).first->second;
   if (index < (1u << 14) && identity.ino < (1ULL << 48)) return FOREIGN_BASE | (index << 48) | identity.ino;
   auto [at, is_new] = odd_inos_[identity.dev].try_emplace(identity.ino, next_odd_);
@@ -233,12 +233,12 @@ uint64_t NodeTable::shown_ino(const Node& node) {
 }
 
 size_t NodeTable::size() {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   return backing_nodes_;
 }
 
 size_t NodeTable::kept_fds() {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<BriefMutex> guard(lock_);
   return kept_fds_;
 }
 

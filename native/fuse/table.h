@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fuse/backing.h"
+#include "fuse/brief.h"
 #include "fuse/tree.h"
 
 namespace cortexfs {
@@ -149,7 +150,7 @@ class NodeTable {
   // Calls `visit(extra)` with the table locked; the extra part is made when missing.
   template <class F>
   auto with_extra(Node* node, F visit) {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<BriefMutex> guard(lock_);
     return visit(extra_of(node));
   }
 
@@ -178,7 +179,7 @@ class NodeTable {
   void list_remove(Node* node);
   std::string path_locked(const Node* node) const;
 
-  std::mutex lock_;                            // guards all below, and what Node and Extra say
+  BriefMutex lock_;                            // guards all below, and what Node and Extra say
   std::vector<Slot> slots_;                    // by the low half of an id; 0 unused, 1 the root
   std::vector<uint32_t> free_slots_;
   std::unordered_map<Key, Node*, KeyHash> by_identity_;

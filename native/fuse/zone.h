@@ -41,6 +41,7 @@ struct Zone {
   uint32_t entry_ttl_ms = 0, attr_ttl_ms = 0;
   Caching caching = Caching::Keep;
   bool can_passthrough = false, is_volume = false, ask_miss = false, can_lock = false;
+  bool asks_only_links = false;     // a rename that stays in the zone asks for symbolic links alone
   bool only_plain = false;          // an entry that is no regular file and no directory is not there
   std::vector<ZoneChild> children;
   int child_default = HIDDEN;

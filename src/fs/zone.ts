@@ -148,6 +148,7 @@ const TOOL: Rules = {
   linkTo: EROFS,
   mknodSpecial: EPERM,
   renameTo: ASK,
+  asksOnlyLinks: true,
 }
 
 /** Read-only history with one writer on the backing path: nothing of it may be old in a cache. */
@@ -166,6 +167,7 @@ const CONTEXT: Rules = {
   renameFrom: ASK,
   renameTo: ASK,
   locks: false,
+  asksOnlyLinks: true,
 }
 
 const CONTROL: Rules = { data: "drop" }

@@ -76,6 +76,8 @@ export interface Zone {
   isVolume: boolean
   /** A lookup of an absent name that would lie in this zone asks TypeScript once (`miss`), then looks again. */
   askMiss: boolean
+  /** A rename from and to this zone, where a verdict is `ASK`, asks only when a symlink moves. */
+  asksOnlyLinks?: boolean
   /** A backing entry of the zone that is neither a regular file nor a directory is not there: `ENOENT`, never listed. */
   onlyPlain?: boolean
   /** First match wins. */
