@@ -4,7 +4,7 @@ import { chmodSync, chownSync, copyFileSync, mkdirSync, readFileSync, rmSync } f
 import { join } from "node:path"
 import { makeStack, OWNER, ROOT, type Stack } from "../test/harness/product.js"
 import { runProgram } from "../test/harness/program.js"
-import { buildReference, startReference } from "./reference.js"
+import { buildReference, startReference } from "./fixture/reference.js"
 
 export interface Row {
   measure: string
@@ -27,7 +27,7 @@ type Sides = Record<Side, Place>
 
 const CLIENTS = [1, 4, 8]
 const ROUNDS = 31
-const CALLS = 200
+const CALLS = 240
 /** Names of the measures to run, as a regular expression; all without it. */
 const ONLY = new RegExp(process.env.CORTEXFS_BENCH_ONLY ?? "")
 // Half a GiB: more dirty pages than that and the disk, not the path to it, is measured.

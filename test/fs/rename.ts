@@ -1,7 +1,7 @@
 // needs: root fuse
 // The rename matrix of fuse.md 5.5, as far as it needs no write below agent/.
 import { createHash } from "node:crypto"
-import { lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs"
+import { lchownSync, lstatSync, readdirSync, readFileSync, readlinkSync, symlinkSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import { act, type Call } from "./fixture/actor.js"
@@ -43,6 +43,9 @@ t.test("fuse.10 (rows outside of agent/) refused renames leave the tree as it wa
   const session = `${home}/agent/coder/session/s`
   await act(OWNER, [["symlink", "/ctx/model/debug/echo", f.at(`${home}/model/fast`)]])
   await act(OWNER, [["symlink", "a", f.at(`${home}/link`)]])
+  // One that came in behind the mount moves nowhere either.
+  symlinkSync("x", f.behind(`${home}/tool/behind`))
+  lchownSync(f.behind(`${home}/tool/behind`), OWNER, OWNER)
   const before = hashTree(f.stack.dataRoot)
 
   const rows: [from: string, to: string, flags: number[], result: string, uid?: number][] = [
@@ -64,6 +67,8 @@ t.test("fuse.10 (rows outside of agent/) refused renames leave the tree as it wa
     [`${home}/a`, `${home}/model/main`, [0, N], "EROFS"],
     [`${home}/a`, `${home}/model/fast`, [0, X], "EROFS"],
     [`${home}/link`, `${home}/tool/link`, [0, N], "EROFS"],
+    [`${home}/tool/behind`, `${home}/tool/other`, [0, N], "EROFS"],
+    [`${home}/tool/x`, `${home}/tool/behind`, [X], "EROFS"],
     ["shared/lab", "shared/other", [0, N], "EROFS", 0],
     ["shared/lab/agent", "shared/lab/data/agent", [0, N], "EROFS"],
     [`${home}`, "home/77", [0, N], "EROFS", 0],
