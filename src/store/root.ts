@@ -42,8 +42,10 @@ export function ensureDefaultStorage(): string {
 /** Checks the argument of an update (step 1). Errors: `EINVAL`. */
 export function validateStoragePath(path: string): string {
   const hint = "name the directory by its absolute path, such as /srv/cortexfs/storage"
-  if (!isCleanPath(path) || path === "/")
-    throw new CtxError("EINVAL", `${path}: not an absolute clean path`, { path, hint })
+  if (path === "") throw new CtxError("EINVAL", "an empty path names no storage", { hint })
+  if (!path.startsWith("/")) throw new CtxError("EINVAL", `${path}: not an absolute path`, { path, hint })
+  if (path.endsWith("/")) throw new CtxError("EINVAL", `${path}: ends in a slash`, { path, hint })
+  if (!isCleanPath(path)) throw new CtxError("EINVAL", `${path}: not a clean path (no // . or ..)`, { path, hint })
   // The source of a mount is told from a plain directory by this name (root-abi.md 8).
   if (basename(path) !== "storage") {
     throw new CtxError("EINVAL", `${path}: a storage directory is called storage`, { path, hint })
