@@ -23,7 +23,7 @@ int Server::read(Call& c) {
     return 0;
   }
   uint8_t* bytes = scratch();
-  ssize_t got = pread(handle->fd->fd, bytes, in->size, static_cast<off_t>(in->offset));
+  ssize_t got = pread(handle->data_fd(), bytes, in->size, static_cast<off_t>(in->offset));
   if (got < 0) return errno;
   send(c, bytes, static_cast<size_t>(got));
   return 0;
@@ -37,6 +37,14 @@ int Server::write(Call& c) {
   HandleRef handle = handles_.get(in->fh);
   if (handle == nullptr || handle->is_dir) return EBADF;
   if (handle->body != nullptr) return EROFS;
+  if (handle->copy != nullptr) return write_copy(c, handle, in, bytes);
+  if (handle->size_max != 0) {
+    Stat now;
+    int error = (handle->flags & O_APPEND) != 0 ? stat_fd(handle->fd->fd, &now) : 0;
+    if (error != 0) return error;
+    uint64_t from = (handle->flags & O_APPEND) != 0 ? now.raw.stx_size : in->offset;
+    if (from + in->size > handle->size_max) return EFBIG;
+  }
   if ((handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     return defer(c, [this, handle](Call& later) {
       const auto* again = later.in.take<fuse_write_in>();
@@ -87,6 +95,7 @@ int Server::fsync(Call& c, bool is_dir) {
     send(c, nullptr, 0);
     return 0;
   }
+  if (handle->copy != nullptr) return publish(c, handle, false);
   bool is_data_only = (in->fsync_flags & FUSE_FSYNC_FDATASYNC) != 0;
   return defer(c, [this, handle, is_data_only](Call& later) {
     int fd = handle->fd->fd;
@@ -107,7 +116,7 @@ int Server::lseek(Call& c) {
     if (in->offset >= handle->body->size()) return ENXIO;
     out.offset = in->whence == SEEK_DATA ? in->offset : handle->body->size();
   } else {
-    off_t got = ::lseek(handle->fd->fd, static_cast<off_t>(in->offset), static_cast<int>(in->whence));
+    off_t got = ::lseek(handle->data_fd(), static_cast<off_t>(in->offset), static_cast<int>(in->whence));
     if (got < 0) return errno;
     out.offset = static_cast<uint64_t>(got);
   }
@@ -121,6 +130,7 @@ int Server::fallocate(Call& c) {
   HandleRef handle = handles_.get(in->fh);
   if (handle == nullptr || handle->is_dir) return EBADF;
   if (handle->body != nullptr) return EROFS;
+  if (handle->copy != nullptr || handle->size_max != 0 || zones_.at(handle->node->zone.load()).only_append) return EOPNOTSUPP;
   uint32_t mode = in->mode;
   uint32_t base = mode & ~static_cast<uint32_t>(FALLOC_FL_KEEP_SIZE);
   bool is_known = base == 0 || base == FALLOC_FL_ZERO_RANGE ||
@@ -148,6 +158,7 @@ int Server::copy_range(Call& c) {
   HandleRef from = handles_.get(in->fh_in), to = handles_.get(in->fh_out);
   if (from == nullptr || to == nullptr || from->is_dir || to->is_dir) return EBADF;
   if (from->fd == nullptr || to->fd == nullptr) return EOPNOTSUPP;  // the kernel then copies by read and write
+  if (from->copy != nullptr || to->copy != nullptr || to->size_max != 0) return EOPNOTSUPP;
   if ((to->flags & O_ACCMODE) == O_RDONLY || (from->flags & O_ACCMODE) == O_WRONLY) return EBADF;
   return defer(c, [this, from, to](Call& later) {
     const auto* again = later.in.take<fuse_copy_file_range_in>();

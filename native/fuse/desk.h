@@ -14,19 +14,21 @@
 
 namespace cortexfs {
 
-enum class Question : uint8_t { Refresh, Render, Miss, Create, Mkdir, Mknod, Symlink, Link, Unlink, Rmdir, Rename, Write, Setattr };
+enum class Question : uint8_t { Refresh, Render, Miss, Create, Mkdir, Mknod, Symlink, Link, Unlink, Rmdir, Rename, Write, Setattr, Truncate, Publish, Object };
 
 // What TypeScript is told.
 struct Upcall {
   uint64_t id = 0;
   Question question = Question::Refresh;
-  std::string path, path2, target;
+  std::string path, path2, target;  // target: text of a link, bytes to publish
   uint32_t mode = 0, flags = 0, uid = 0, gid = 0, pid = 0;
 };
 
 // Answers a request has gained; a second pass does not ask for them again.
 struct Verdicts {
   bool is_refreshed = false, is_missed = false, is_asked = false;
+  bool is_done = false;                       // TypeScript has done the operation itself
+  std::shared_ptr<const std::string> object;  // rendered text of an object's program
 };
 
 // A request that waits, with its bytes.

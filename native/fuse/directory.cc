@@ -183,7 +183,7 @@ int Server::readdir(Call& c, bool is_plus) {
         error = 0;
       }
       if (error == ENOENT) continue;  // gone since the snapshot
-      if (error == 0) {
+      if (error == 0 && !child.is_object) {
         NodeRef node = node_of(child, dir, name);
         fuse_entry_out out;
         fill_entry(node.get(), child, &out);

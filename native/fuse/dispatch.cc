@@ -121,7 +121,8 @@ void Server::refuse(const Held& held, int error) {
 
 // Asks TypeScript. A request of this very process would wait for itself: it is refused.
 int Server::park(Call& c, Upcall upcall) {
-  upcall.uid = c.header->uid;
+  // A copy is published for who opened it, not for the last to close it.
+  if (upcall.question != Question::Publish) upcall.uid = c.header->uid;
   upcall.gid = c.header->gid;
   upcall.pid = c.header->pid;
   if (upcall.pid != 0) {

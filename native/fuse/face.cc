@@ -223,7 +223,7 @@ void MountFace::on_event(napi_env raw_env, napi_value, void* context, void* data
 
 void MountFace::see_questions(Napi::Env env) {
   static const char* const ops[] = {"refresh", "render", "miss",  "create", "mkdir",  "mknod", "symlink",
-                                    "link",    "unlink", "rmdir", "rename", "write",  "setattr"};
+                                    "link",    "unlink", "rmdir", "rename", "write",  "setattr", "truncate", "publish", "object"};
   std::vector<Upcall> questions = server_->take_questions();
   if (questions.empty()) return;
   Napi::Array batch = Napi::Array::New(env, questions.size());
@@ -242,7 +242,8 @@ void MountFace::see_questions(Napi::Env env) {
         to.Set("flags", Napi::Number::New(env, from.flags));
       }
       if (!from.path2.empty()) to.Set("path2", Napi::String::New(env, from.path2));
-      if (!from.target.empty()) to.Set("target", Napi::String::New(env, from.target));
+      if (from.question == Question::Publish) to.Set("body", Napi::Buffer<char>::Copy(env, from.target.data(), from.target.size()));
+      else if (!from.target.empty()) to.Set("target", Napi::String::New(env, from.target));
     }
     batch.Set(static_cast<uint32_t>(i), to);
   }
@@ -282,7 +283,7 @@ void MountFace::see_ended(Napi::Env env, const Event& event) {
 Napi::Value MountFace::reply(const Napi::CallbackInfo& info) {
   if (info.Length() < 2 || !info[0].IsNumber() || !info[1].IsNumber()) return refuse(info.Env(), EINVAL, "", "", "no answer");
   int error = info[1].As<Napi::Number>().Int32Value();
-  if (error < 0 || error > 4095) error = EIO;
+  if (error < DONE || error > 4095) error = EIO;
   std::string body;
   if (info.Length() > 2 && info[2].IsBuffer()) {
     Napi::Buffer<char> bytes = info[2].As<Napi::Buffer<char>>();

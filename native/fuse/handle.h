@@ -39,8 +39,16 @@ struct Handle {
   bool is_data = false;   // counted in the node's opens
   Fd fd;                  // backing file or directory
   Body body;              // bytes of a generated file
-  std::mutex lock;        // guards the listing
+  uint32_t size_max = 0;  // the most bytes writes may bring the file to; 0 = no limit
+  Fd copy;                // the private copy that reads and writes go to; `fd` is what it was made from
+  std::string path;       // of a copy: where it is published
+  uint32_t uid = 0;       // of a copy: who opened it
+  bool is_dirty = false;  // under `lock`: written and not yet published
+  bool is_cut = false;    // under `lock`: opened with O_TRUNC and not written
+  std::mutex lock;        // guards the listing and the copy
   Listing listing;
+
+  int data_fd() const { return copy != nullptr ? copy->fd : fd->fd; }
 };
 using HandleRef = std::shared_ptr<Handle>;
 

@@ -253,6 +253,8 @@ int Server::set_lock(Call& c, bool can_wait) {
 int Server::flush(Call& c) {
   const auto* in = c.in.take<fuse_flush_in>();
   if (in == nullptr) return MALFORMED;
+  HandleRef handle = handles_.get(in->fh);
+  if (handle != nullptr && handle->copy != nullptr) return publish(c, handle, false);
   locks_.drop_owner(c.header->nodeid, in->lock_owner);
   send(c, nullptr, 0);
   return 0;

@@ -13,7 +13,10 @@ namespace cortexfs {
 
 int Server::lookup(Call& c) {
   std::string_view name;
-  if (!c.in.take_text(&name)) return MALFORMED;
+  return c.in.take_text(&name) ? lookup_name(c, name) : MALFORMED;
+}
+
+int Server::lookup_name(Call& c, std::string_view name) {
   int error = check_name(name);
   if (error != 0) return error == EIO ? MALFORMED : error;
   NodeRef parent = nodes_.get(c.header->nodeid);
@@ -36,7 +39,8 @@ int Server::lookup(Call& c) {
 }
 
 int Server::getattr(Call& c) {
-  if (c.in.take<fuse_getattr_in>() == nullptr) return MALFORMED;
+  const auto* in = c.in.take<fuse_getattr_in>();
+  if (in == nullptr) return MALFORMED;
   NodeRef node = nodes_.get(c.header->nodeid);
   if (!node) return ESTALE;
   if (node->has_tree.load() && is_stale(c)) {
@@ -44,9 +48,15 @@ int Server::getattr(Call& c) {
     const Entry* entry = tree->find(nodes_.tree_path(node.get()));
     if (entry == nullptr || !entry->is_fixed) return ask_refresh(c);
   }
+  Body object;
+  int error = find_object(c, node.get(), &object);
   fuse_attr_out out;
-  int error = attributes(node.get(), &out);
+  if (error == 0) error = attributes(node.get(), &out);
   if (error != 0) return error;
+  if (object != nullptr) out.attr.size = object->size();
+  HandleRef handle = (in->getattr_flags & FUSE_GETATTR_FH) != 0 ? handles_.get(in->fh) : nullptr;
+  Stat copy;
+  if (handle != nullptr && handle->copy != nullptr && stat_fd(handle->copy->fd, &copy) == 0) out.attr.size = copy.raw.stx_size;
   send(c, &out, sizeof out);
   return 0;
 }

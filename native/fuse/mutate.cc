@@ -25,6 +25,10 @@ int Server::find_target(Node* parent, std::string_view name, Target* out) {
     entry = at == nullptr ? nullptr : at->find_child(name);
   }
   if (entry != nullptr) {
+    if (entry->type != EntryType::Backing && entry->zone != HIDDEN) {
+      out->zone = entry->zone;  // only TypeScript can do anything to it
+      return 0;
+    }
     if (entry->type != EntryType::Backing || entry->rel.empty()) return EROFS;
     const Volume* from = volume(entry->volume);
     if (from == nullptr || from->root == nullptr) return EROFS;
@@ -113,6 +117,7 @@ int Server::create(Call& c) {
     upcall.mode = in->mode;
     upcall.flags = in->flags;
   });
+  if (error == 0 && target.dir == nullptr) error = EROFS;
   if (error != 0) return error;
   // Always exclusive: the kernel has checked no right to a file that came to be there meanwhile; ESTALE makes it look again.
   uint64_t flags = (in->flags & (O_ACCMODE | O_APPEND | O_SYNC | O_DSYNC)) | O_CREAT | O_EXCL | O_NOCTTY;
@@ -130,6 +135,7 @@ int Server::create(Call& c) {
   auto handle = std::make_shared<Handle>();
   handle->fd = std::make_shared<FdBox>(fd);
   handle->flags = in->flags;
+  handle->size_max = zones_.at(target.zone).size_max;
   Child child;
   error = stat_fd(fd, &child.stat);
   if (error != 0) return error;
@@ -175,6 +181,7 @@ int Server::mknod(Call& c) {
     upcall.path = child_path(parent.get(), name);
     upcall.mode = in->mode;
   });
+  if (error == 0 && target.dir == nullptr) error = EROFS;
   if (error != 0) return error;
   {
     Caller caller(is_root_ && !options_.has_own_uid, c.header->uid, c.header->gid);
@@ -188,6 +195,7 @@ int Server::mkdir(Call& c) {
   const auto* in = c.in.take<fuse_mkdir_in>();
   std::string_view name;
   if (in == nullptr || !c.in.take_text(&name)) return MALFORMED;
+  if (c.verdicts.is_done) return lookup_name(c, name);
   NodeRef parent;
   Target target;
   int error = aim(c, name, &parent, &target);
@@ -196,6 +204,7 @@ int Server::mkdir(Call& c) {
     upcall.path = child_path(parent.get(), name);
     upcall.mode = in->mode;
   });
+  if (error == 0 && target.dir == nullptr) error = EROFS;
   if (error != 0) return error;
   {
     Caller caller(is_root_ && !options_.has_own_uid, c.header->uid, c.header->gid);
@@ -219,6 +228,7 @@ int Server::symlink(Call& c) {
     upcall.target = text;
     upcall.mode = S_IFLNK | 0777;
   });
+  if (error == 0 && target.dir == nullptr) error = EROFS;
   if (error != 0) return error;
   {
     Caller caller(is_root_ && !options_.has_own_uid, c.header->uid, c.header->gid);
@@ -249,6 +259,7 @@ int Server::link(Call& c) {
     upcall.path = nodes_.path(source.get());
     upcall.path2 = child_path(parent.get(), name);
   });
+  if (error == 0 && target.dir == nullptr) error = EROFS;
   if (error != 0) return error;
   if (source->volume.load() != target.volume) return EXDEV;
   Fd fd;
@@ -263,6 +274,7 @@ int Server::link(Call& c) {
 int Server::remove(Call& c, bool is_dir) {
   std::string_view name;
   if (!c.in.take_text(&name)) return MALFORMED;
+  if (c.verdicts.is_done) return send(c, nullptr, 0);
   NodeRef parent;
   Target target;
   int error = aim(c, name, &parent, &target);
@@ -271,6 +283,7 @@ int Server::remove(Call& c, bool is_dir) {
   error = judge(c, is_dir ? zone.rmdir : zone.unlink, is_dir ? Question::Rmdir : Question::Unlink, [&](Upcall& upcall) {
     upcall.path = child_path(parent.get(), name);
   });
+  if (error == 0 && target.dir == nullptr) error = EROFS;
   if (error != 0) return error;
   // A node the kernel knows must be found after its name is gone: its descriptor is opened before.
   Stat stat;

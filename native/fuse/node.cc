@@ -154,6 +154,7 @@ int Server::find_plain(Node* parent, std::string_view name, Child* out) {
   error = stat_name(dir->fd, text, &out->stat);
   if (error != 0) return error;
   if (!zones_.at(zone).shows(out->stat.raw.stx_mode & S_IFMT)) return ENOENT;
+  out->is_object = is_object(zone, dir->fd, name, out->stat);
   const Volume* from = volume(parent->volume.load());
   out->is_backing = true;
   out->found.identity = out->stat.identity();
@@ -188,6 +189,8 @@ int Server::find_child(Call& c, Node* parent, std::string_view name, const Entry
     error = ENOTDIR;
   } else {
     error = find_plain(parent, name, out);
+    if (error == 0 && zones_.at(out->found.zone).only_owner && c.header != nullptr && out->stat.raw.stx_uid != c.header->uid) return ENOENT;
+    if (error == 0 && out->is_object && c.header != nullptr && c.verdicts.object == nullptr) return ask_object(c, child_path(parent, name));
     asks = asks || (out->found.zone != HIDDEN && zones_.at(out->found.zone).ask_miss);
   }
   if (error == ENOENT && asks && !c.verdicts.is_missed) {
@@ -315,6 +318,7 @@ int Server::attributes(Node* node, fuse_attr_out* out) {
 int Server::reply_entry(Call& c, Node* node, const Child& child) {
   fuse_entry_out out;
   fill_entry(node, child, &out);
+  if (child.is_object && c.verdicts.object != nullptr) out.attr.size = c.verdicts.object->size();
   nodes_.add_lookup(node);
   if (send(c, &out, sizeof out) != 0) nodes_.forget(node->id, 1);
   return 0;

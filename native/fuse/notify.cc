@@ -65,7 +65,7 @@ void Server::notify(const std::string& path) {
   NodeRef dir = nodes_.get(ROOT_NODE);
   const Entry* at = tree->find("");
   Call none;
-  none.verdicts = {true, true, true};
+  none.verdicts.is_refreshed = none.verdicts.is_missed = none.verdicts.is_asked = true;
   Child child;
   size_t from = 0;
   while (dir && from < dir_path.size()) {

@@ -23,9 +23,18 @@ int Server::open(Call& c) {
   if (node->is_generated) return open_generated(c, std::move(node), in->flags);
   int zone = node->zone.load();
   if (!zones_.has(zone)) return ESTALE;
+  Body object;
+  int error = find_object(c, node.get(), &object);
+  if (error != 0) return error;
+  if (object != nullptr) {
+    if (is_writing(in->flags)) return EROFS;
+    finish_render(copy(c), *object);
+    c.is_answered = true;
+    return 0;
+  }
   if (is_writing(in->flags)) {
     Node* raw = node.get();
-    int error = judge(c, zones_.at(zone).write, Question::Write, [&](Upcall& upcall) {
+    error = judge(c, zones_.at(zone).write, Question::Write, [&](Upcall& upcall) {
       upcall.path = nodes_.path(raw);
       upcall.flags = in->flags;
     });
@@ -33,17 +42,24 @@ int Server::open(Call& c) {
   }
   auto handle = std::make_shared<Handle>();
   Stat stat;
-  int error = open_file(node.get(), in->flags, &handle->fd, &stat);
-  if (error == 0 && (in->flags & O_TRUNC) != 0) {
+  bool is_copy = zones_.at(zone).is_copied && is_writing(in->flags);
+  handle->flags = in->flags;
+  handle->size_max = zones_.at(zone).size_max;
+  error = open_file(node.get(), is_copy ? O_RDONLY : in->flags, &handle->fd, &stat);
+  if (error == 0 && is_copy) {
+    handle->path = nodes_.path(node.get());
+    error = open_copy(c, handle, zones_.at(zone));
+  } else if (error == 0 && (in->flags & O_TRUNC) != 0) {
     if (ftruncate(handle->fd->fd, 0) != 0) error = errno;
     if (error == 0 && (in->open_flags & FUSE_OPEN_KILL_SUIDGID) != 0) error = kill_privileges(handle->fd->fd, stat.raw, c.header->gid);
     if (error == 0) error = stat_fd(handle->fd->fd, &stat);
   }
   if (error != 0) return error == EMFILE ? ENFILE : error;
-  handle->flags = in->flags;
   handle->node = std::move(node);
   fuse_open_out out;
   finish_open(handle.get(), zone, stat, &out);
+  // Closing such a handle has something to say.
+  if (is_copy) out.open_flags &= ~static_cast<uint32_t>(FOPEN_NOFLUSH);
   out.fh = handles_.add(handle);
   // A reply that nobody took brings no RELEASE.
   if (send(c, &out, sizeof out) != 0) close_handle(out.fh);
@@ -228,12 +244,12 @@ void Server::close_handle(uint64_t id) {
 int Server::release(Call& c) {
   const auto* in = c.in.take<fuse_release_in>();
   if (in == nullptr) return MALFORMED;
+  HandleRef handle = handles_.get(in->fh);
   // Work that is still under way holds the descriptor: the lock does not wait for it.
-  HandleRef handle = (in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0 ? handles_.get(in->fh) : nullptr;
-  if (handle != nullptr && handle->fd != nullptr) flock(handle->fd->fd, LOCK_UN);
+  bool has_lock = (in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0;
+  if (has_lock && handle != nullptr && handle->fd != nullptr) flock(handle->fd->fd, LOCK_UN);
   close_handle(in->fh);
-  send(c, nullptr, 0);
-  return 0;
+  return handle != nullptr && handle->copy != nullptr ? publish(c, handle, true) : send(c, nullptr, 0);
 }
 
 }  // namespace cortexfs

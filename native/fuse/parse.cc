@@ -63,6 +63,8 @@ static bool parse_child(const Napi::Object& from, ZoneChild* out, std::string* f
   if (grammar == "name") out->match.grammar = Grammar::Name;
   else if (grammar == "uid") out->match.grammar = Grammar::Uid;
   else if (grammar == "alias") out->match.grammar = Grammar::Alias;
+  else if (grammar == "attempt") out->match.grammar = Grammar::Attempt;
+  else if (grammar == "temp") out->match.grammar = Grammar::Temp;
   else if (!grammar.empty()) *fault = "no grammar " + grammar;
   out->zone = static_cast<int>(number(from, "zone", HIDDEN));
   out->is_listed = !has(from, "isListed") || flag(from, "isListed");
@@ -112,6 +114,14 @@ bool parse_zones(const Napi::Array& from, std::vector<Zone>* out, std::string* f
     zone.ask_miss = flag(object, "askMiss");
     zone.asks_only_links = flag(object, "asksOnlyLinks");
     zone.only_plain = flag(object, "onlyPlain");
+    zone.only_tree = flag(object, "onlyTree");
+    zone.only_owner = flag(object, "onlyOwner");
+    zone.is_copied = flag(object, "isCopied");
+    zone.only_append = flag(object, "onlyAppend");
+    zone.is_object = flag(object, "isObject");
+    zone.size_max = static_cast<uint32_t>(number(object, "sizeMax", 0));
+    if (zone.is_copied && (zone.caching != Caching::Direct || zone.size_max == 0)) *fault = "a zone that is copied is direct and has a sizeMax";
+    if (zone.is_object && zone.can_passthrough) *fault = "a zone with objects has no passthrough";
     zone.child_default = static_cast<int>(number(object, "childDefault", HIDDEN));
     Napi::Value children = object.Get("children");
     for (uint32_t j = 0; children.IsArray() && j < children.As<Napi::Array>().Length() && fault->empty(); j++) {
@@ -181,6 +191,10 @@ static bool parse_entry(const Napi::Object& from, Server* server, Entry* out, st
     else if (!server->zones().has(out->zone)) *fault = "a backing entry names an unknown zone: " + out->path;
   } else {
     *fault = "an entry has no known type: " + out->path;
+  }
+  if (out->type != EntryType::Backing && has(from, "zone")) {
+    out->zone = static_cast<int>(number(from, "zone", HIDDEN));
+    if (!server->zones().has(out->zone)) *fault = "an entry names an unknown zone: " + out->path;
   }
   if (out->type != EntryType::Backing) {
     if (out->mode == UNSET) out->mode = out->type == EntryType::Dir ? 0755 : out->type == EntryType::Link ? 0777 : 0444;

@@ -34,6 +34,7 @@ int Server::rename(Call& c, bool has_flags) {
     int error = check_name(name);
     if (error != 0) return error == EIO ? MALFORMED : error;
   }
+  if (c.verdicts.is_done) return send(c, nullptr, 0);
   if (flags != 0 && flags != RENAME_NOREPLACE && flags != RENAME_EXCHANGE) return EINVAL;
   NodeRef from_dir = nodes_.get(c.header->nodeid), to_dir = nodes_.get(to_id);
   if (!from_dir || !to_dir) return ESTALE;
@@ -61,6 +62,7 @@ int Server::rename(Call& c, bool has_flags) {
     upcall.path2 = child_path(to_dir.get(), to_name);
     upcall.flags = flags;
   });
+  if (error == 0 && (from.dir == nullptr || to.dir == nullptr)) error = EROFS;
   if (error != 0) return error;
   if (from.volume != to.volume) return EXDEV;
 

@@ -287,7 +287,7 @@ void Server::reply(uint64_t id, int error, std::string body) {
     refreshed_at_ms_ = now_ms() - age;
   }
   for (Held& held : answered) {
-    if (error != 0) {
+    if (error > 0) {
       refuse(held, error);
       continue;
     }
@@ -297,7 +297,9 @@ void Server::reply(uint64_t id, int error, std::string body) {
     }
     if (question == Question::Refresh) held.verdicts.is_refreshed = true;
     else if (question == Question::Miss) held.verdicts.is_missed = true;
+    else if (question == Question::Object) held.verdicts.object = std::make_shared<const std::string>(std::move(body));
     else held.verdicts.is_asked = true;
+    if (error == DONE) held.verdicts.is_done = true;
     auto again = std::make_shared<Held>(std::move(held));
     if (!resume_.add([this, again] { serve(again->bytes(), again->size, again->verdicts); })) refuse(*again, ENOTCONN);
   }

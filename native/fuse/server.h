@@ -63,6 +63,8 @@ constexpr int MOVED = -1;       // parked or given to another thread, which answ
 constexpr int UNANSWERED = -2;  // the protocol wants no reply
 constexpr int MALFORMED = -3;   // answered EIO with a journal line
 
+constexpr int DONE = -1;        // an answer of TypeScript: it has done the operation itself
+
 // A child as it was resolved: a generated entry, or a backing node just found.
 struct Child {
   const Entry* entry = nullptr;
@@ -70,6 +72,7 @@ struct Child {
   Found found;
   Stat stat;
   Fd fd;                // an O_PATH descriptor that resolution needed anyway
+  bool is_object = false;  // a program with its control directory: shown as rendered text
 };
 
 // A name that a mutation is about: its zone, and where it lies on the backing side.
@@ -155,6 +158,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   // lookup.cc: lookup, getattr, readlink, statfs, access
   int lookup(Call& c);
+  int lookup_name(Call& c, std::string_view name);
   int getattr(Call& c);
   int readlink(Call& c);
   int statfs(Call& c);
@@ -180,6 +184,16 @@ class Server : public std::enable_shared_from_this<Server> {
   int get_lock(Call& c);
   int set_lock(Call& c, bool can_wait);
   int flush(Call& c);
+
+  // copy.cc: private copies of what is published whole, objects' programs
+  int open_copy(Call& c, const HandleRef& handle, const Zone& zone);
+  int write_copy(Call& c, const HandleRef& handle, const fuse_write_in* in, const uint8_t* bytes);
+  int truncate_copy(Call& c, const NodeRef& node, const HandleRef& handle, uint64_t size);
+  int truncate_path(Call& c, const NodeRef& node, uint64_t size);
+  int publish(Call& c, const HandleRef& handle, bool is_last);
+  bool is_object(int zone, int dir_fd, std::string_view name, const Stat& stat);
+  int ask_object(Call& c, std::string path);
+  int find_object(Call& c, Node* node, Body* body);
 
   // directory.cc
   int opendir(Call& c);

@@ -32,6 +32,17 @@ int Server::setattr(Call& c) {
   HandleRef handle = (in->valid & FATTR_FH) != 0 ? handles_.get(in->fh) : nullptr;
   bool has_writing_handle = handle != nullptr && handle->fd != nullptr && handle->node.get() == node.get() &&
                             (handle->flags & O_ACCMODE) != O_RDONLY;
+  if ((changes & FATTR_SIZE) != 0) {
+    const Zone& of = zones_.at(zone);
+    if (of.only_append) return EROFS;
+    if (has_writing_handle && handle->copy != nullptr) return truncate_copy(c, node, handle, in->size);
+    if (of.is_copied && changes == FATTR_SIZE) return truncate_path(c, node, in->size);
+    if (of.size_max != 0 && in->size > of.size_max) return EFBIG;
+    Body object;
+    int error = find_object(c, node.get(), &object);
+    if (error != 0) return error;
+    if (object != nullptr) return EROFS;
+  }
   int verdict = 0;
   // A handle open for writing has had its verdict.
   if ((changes & FATTR_SIZE) != 0 && !has_writing_handle) verdict = zones_.at(zone).write;

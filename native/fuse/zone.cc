@@ -31,6 +31,29 @@ bool is_alias(std::string_view s) {
   return false;
 }
 
+bool is_attempt(std::string_view s) {
+  size_t first = s.find('-'), last = s.rfind('-');
+  if (first == std::string_view::npos || first == last) return false;
+  std::string_view pid = s.substr(0, first), nonce = s.substr(first + 1, last - first - 1), attempt = s.substr(last + 1);
+  auto is_digits = [](std::string_view text, size_t max) {
+    if (text.empty() || text.size() > max) return false;
+    for (char c : text) {
+      if (c < '0' || c > '9') return false;
+    }
+    return true;
+  };
+  if (nonce.empty() || nonce.size() > 32) return false;
+  for (char c : nonce) {
+    if (!is_alnum(c)) return false;
+  }
+  return is_digits(pid, 10) && is_digits(attempt, 4);
+}
+
+bool is_temp(std::string_view s) {
+  size_t at = s.rfind(".tmp-");
+  return at != std::string_view::npos && at > 0 && s[0] == '.' && is_name(s.substr(1, at - 1)) && is_attempt(s.substr(at + 5));
+}
+
 bool Match::holds(std::string_view name) const {
   if (has_exact && name != exact) return false;
   if (!name.starts_with(prefix)) return false;
@@ -42,6 +65,8 @@ bool Match::holds(std::string_view name) const {
     case Grammar::Name: return is_name(name);
     case Grammar::Uid: return is_uid(name);
     case Grammar::Alias: return is_alias(name);
+    case Grammar::Attempt: return is_attempt(name);
+    case Grammar::Temp: return is_temp(name);
   }
   return false;
 }

@@ -14,7 +14,7 @@ constexpr int ASK = -1;           // a verdict: TypeScript decides
 constexpr int HIDDEN = -1;        // a zone: the name is not there
 constexpr uint32_t UNSET = ~0u;   // no projected mode or owner
 
-enum class Grammar : uint8_t { None, Name, Uid, Alias };
+enum class Grammar : uint8_t { None, Name, Uid, Alias, Attempt, Temp };
 enum class Caching : uint8_t { Direct, Keep, Drop };
 
 // A condition on a name; empty parts hold for all names.
@@ -43,11 +43,17 @@ struct Zone {
   bool can_passthrough = false, is_volume = false, ask_miss = false, can_lock = false;
   bool asks_only_links = false;     // a rename that stays in the zone asks for symbolic links alone
   bool only_plain = false;          // an entry that is no regular file and no directory is not there
+  bool only_tree = false;           // a backing entry is not there unless the tree shows it
+  bool only_owner = false;          // a backing entry is there for its owner alone
+  bool is_copied = false;           // who opens for writing gets a private copy, which TypeScript publishes whole
+  bool only_append = false;         // neither cut nor overwritten; TypeScript sees to it that it is opened with O_APPEND
+  bool is_object = false;           // a program with NAME.d beside it reads as the text that TypeScript renders
+  uint32_t size_max = 0;            // the most bytes a file may come to by writes; 0 = no limit
   std::vector<ZoneChild> children;
   int child_default = HIDDEN;
 
   // Whether an entry of this type (S_IFMT bits) exists in the zone.
-  bool shows(uint32_t type) const { return !only_plain || type == S_IFREG || type == S_IFDIR; }
+  bool shows(uint32_t type) const { return !only_tree && (!only_plain || type == S_IFREG || type == S_IFDIR); }
 };
 
 // The zone of a child and whether a listing shows it.
@@ -71,5 +77,7 @@ class ZoneTable {
 bool is_name(std::string_view s);   // NAME of root-abi.md 2
 bool is_uid(std::string_view s);    // UID of root-abi.md 2
 bool is_alias(std::string_view s);  // root-abi.md 2.1
+bool is_attempt(std::string_view s);  // pid "-" nonce "-" attempt of fuse.md 6.1
+bool is_temp(std::string_view s);   // "." NAME ".tmp-" pid "-" nonce "-" attempt
 
 }  // namespace cortexfs

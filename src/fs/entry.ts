@@ -10,6 +10,8 @@ export interface NodeFacts {
   kind?: string
   /** Host path of the file whose place this node takes; shown as `backing_path`. */
   backingPath?: string
+  /** The zone whose verdicts hold for the name; without one nothing can be done to it. */
+  zone?: ZoneName
   /** True when nothing of the node follows from the sources, so that nobody waits for their check. */
   isFixed?: boolean
 }
@@ -29,9 +31,10 @@ export class Listing {
     this.#mtimeMs = mtimeMs
   }
 
-  #common({ uid, gid, mtimeMs, kind, isFixed }: NodeFacts) {
+  #common({ uid, gid, mtimeMs, kind, isFixed, zone }: NodeFacts) {
     return {
       isFixed,
+      zone: zone && zoneIds[zone],
       uid: uid ?? this.#owner.uid,
       gid: gid ?? this.#owner.gid,
       mtimeMs: mtimeMs ?? this.#mtimeMs,

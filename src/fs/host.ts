@@ -35,7 +35,7 @@ export function listHost(sources: Sources, place: Place, volumes: HostVolumes, m
   const { source, owner } = place
   const listing = new Listing(owner, mtimeMs)
   addSystem(listing, sources, place)
-  addAgents(listing, sources, place, () => true)
+  addAgents(listing, sources, place, true, () => true)
   listing.addDir("tool")
   addTools(
     listing,

@@ -113,8 +113,17 @@ function readValue(sources: Sources, dirFd: number, rel: string): string | undef
   }
 }
 
-/** Adds `agent/` with the agents that `isShown` lets through (root-abi 4.4, fuse.md 6.3). */
-export function addAgents(listing: Listing, sources: Sources, place: Place, isShown: (name: string) => boolean): void {
+/**
+ * Adds `agent/` with the agents that `isShown` lets through (root-abi 4.4, fuse.md 6.3). `isWritable`: definitions can be
+ * made and changed in it (fuse.md 6), so that it lies over the backing directory.
+ */
+export function addAgents(
+  listing: Listing,
+  sources: Sources,
+  place: Place,
+  isWritable: boolean,
+  isShown: (name: string) => boolean,
+): void {
   const { source } = place
   const entries = new Map<string, () => void>()
   for (const { name, owner, gid } of findAgents(sources, place)) {
@@ -136,6 +145,7 @@ export function addAgents(listing: Listing, sources: Sources, place: Place, isSh
           uid: owner,
           gid,
           kind: "ctx.agent.exec",
+          zone: isWritable ? "agentexec" : undefined,
           backingPath: `${source.dir}/agent/${name}`,
         }),
       )
@@ -147,7 +157,8 @@ export function addAgents(listing: Listing, sources: Sources, place: Place, isSh
     const socket = findSocketText(name, place.run)
     if (socket !== undefined) entries.set(`${name}.sock`, () => listing.addLink(`agent/${name}.sock`, socket, "live"))
   }
-  listing.addDir("agent", 0o1777)
+  if (isWritable) listing.addBacking("agent", place.sourceVolume, "agent", "agents", { mode: 0o1777, ...place.owner })
+  else listing.addDir("agent", 0o1777)
   for (const name of [...entries.keys()].sort(compareBytes)) entries.get(name)!()
 }
 
@@ -204,6 +215,23 @@ export function findTools(sources: Sources, dirFd: number, rel: string): FoundTo
   return [...tools.values()]
 }
 
+/**
+ * The metadata text of the tool whose executable is at `rel` below `dirFd` (object-abi 2). `ownerUid` is shown as its owner,
+ * without it the owner of the file.
+ */
+export function formatTool(sources: Sources, dirFd: number, rel: string, ownerUid?: number): Buffer {
+  const name = rel.slice(rel.lastIndexOf("/") + 1)
+  const cap = readFirstLine(sources, dirFd, `${rel}.d/cap`)
+  const text = formatMetadata("tool", {
+    id: name,
+    name,
+    description: readFirstLine(sources, dirFd, `${rel}.d/description`),
+    owned_by: String(ownerUid ?? sources.find(dirFd, rel)?.uid ?? 0),
+    cap: cap?.toString("latin1").split("\n").join(","),
+  })
+  return Buffer.from(text)
+}
+
 /** Where the tools of one directory lie and how they are shown. */
 export interface ToolDir {
   /** Path in the tree, `tool` or `home/<uid>/tool`. */
@@ -234,17 +262,10 @@ export function addTools(
     const executable = sources.find(dir.dirFd, rel)
     if (tool.hasExecutable && executable) {
       const owner = dir.isSystem ? {} : { uid: executable.uid, gid: executable.gid }
-      const cap = readFirstLine(sources, dir.dirFd, `${rel}.d/cap`)
-      const body = formatMetadata("tool", {
-        id: name,
-        name,
-        description: readFirstLine(sources, dir.dirFd, `${rel}.d/description`),
-        owned_by: String(dir.isSystem ? 0 : executable.uid),
-        cap: cap?.toString("latin1").split("\n").join(","),
-      })
+      const body = formatTool(sources, dir.dirFd, rel, dir.isSystem ? 0 : executable.uid)
       const mode = dir.isSystem ? 0o555 : executable.mode
       entries.set(name, () =>
-        listing.addFile(path, Buffer.from(body), mode, "live", {
+        listing.addFile(path, body, mode, "live", {
           kind: dir.kindExec,
           ...owner,
           backingPath: `${dir.hostPath}/${name}`,
@@ -253,7 +274,8 @@ export function addTools(
     }
     if (tool.hasControls)
       entries.set(`${name}.d`, () => {
-        listing.addBacking(`${path}.d`, dir.volume, `${rel}.d`, dir.zone, {})
+        const zone = dir.zone === "toolcontrols" && name === "tsh" ? "shellcontrols" : dir.zone
+        listing.addBacking(`${path}.d`, dir.volume, `${rel}.d`, zone, {})
         if (!dir.isSystem) return
         const status = Buffer.from(tool.hasExecutable ? "ready\n" : "missing\n")
         listing.addFile(`${path}.d/status`, status, 0o444, "live", { kind: "ctx.tool.control" })

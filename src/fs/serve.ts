@@ -1,10 +1,8 @@
 // One served mount: opens the backing tree by descriptors, gives the engine its zones and its tree, answers its
 // questions. What is asked here is rare; everything else is answered natively.
 import { closeSync, constants } from "node:fs"
-import { AGENT_CONTROLS, CONTROL_MAX, parseValue } from "../abi/control.js"
 import { ERRNO } from "../abi/errno.js"
 import { CtxError, codeOf, toCtxError } from "../abi/error.js"
-import { isUid } from "../abi/name.js"
 import { CTX_ROOT } from "../abi/path.js"
 import { FuseMount, type Upcall } from "../native/fuse.js"
 import { describeInternal } from "../native/journal.js"
@@ -12,11 +10,12 @@ import * as sys from "../native/sys.js"
 import { RESOLVE_STRICT } from "../store/file.js"
 import { type Source, unpinSource } from "../store/generation.js"
 import { pinTree } from "../store/source.js"
+import { Controls, isControlled, readOwner } from "./control.js"
 import { enterGuard, leaveGuard } from "./guard.js"
 import { createHome } from "./home.js"
 import { listHost } from "./host.js"
 import { type Facts, judge, parseHome } from "./judge.js"
-import type { Place } from "./object.js"
+import { formatTool, type Place } from "./object.js"
 import { findEntry, type Seen, Sources } from "./source.js"
 import { formatStatus, type MountState } from "./status.js"
 import { listView, type ViewData, type Viewer } from "./view.js"
@@ -25,6 +24,8 @@ import { makeZones, type RootOwner } from "./zone.js"
 const { O_DIRECTORY, O_NOFOLLOW } = constants
 /** Age at which an access to a generated node looks at the sources again (fuse.md 2.1). */
 const FRESH_MS = 1000
+/** Refusals that say nothing about this process. */
+const EXPECTED = ["EACCES", "EEXIST", "EFBIG", "EINVAL", "ENOENT", "ENOTEMPTY"]
 
 /** What is mounted, and where. */
 export interface ServeOptions {
@@ -60,6 +61,7 @@ export class Server {
   readonly #homesVolume: number
   readonly #spacesVolume: number
   readonly #opened = new Map<string, { volume: number; dirFd: number; seen: Seen }>()
+  readonly #controls: Controls
   #sources = new Sources()
   #isStopping = false
 
@@ -81,10 +83,7 @@ export class Server {
       mountPoint: options.mountPoint,
       allowOther: isRoot,
       rootless: !isRoot,
-      zones: makeZones(
-        AGENT_CONTROLS.map(control => control.name),
-        owner,
-      ),
+      zones: makeZones(owner, viewer === undefined),
       freshMs: FRESH_MS,
       passthrough: options.isPassthroughAllowed,
       backingPathVisible: viewer === undefined,
@@ -104,6 +103,7 @@ export class Server {
     // The sandbox of its agent binds an agent view at /ctx, whoever serves it.
     const root = isRoot || viewer !== undefined ? CTX_ROOT : options.mountPoint
     this.#place = { source, sourceVolume, root, run: options.run, owner }
+    this.#controls = new Controls({ source, owner, onChange: () => this.#rebuild() })
     this.#rebuild()
   }
 
@@ -179,21 +179,26 @@ export class Server {
 
   #answer(batch: Upcall[]): void {
     for (const upcall of batch) {
-      let body: Buffer | undefined
-      let errno = 0
+      const reply = (answer: number | Buffer) => {
+        if (typeof answer === "number") this.#mount.reply(upcall.id, answer)
+        else this.#mount.reply(upcall.id, 0, answer)
+      }
+      const fail = (error: unknown) => {
+        const { code, errno } = toCtxError(error)
+        reply(-errno || ERRNO.EIO)
+        if (!EXPECTED.includes(code)) this.#options.onJournal(`${upcall.op}: ${tell(error)}`)
+      }
       try {
         const answer = this.#decide(upcall)
-        if (typeof answer === "number") errno = answer
-        else body = answer
+        if (answer instanceof Promise) answer.then(reply, fail)
+        else reply(answer)
       } catch (error) {
-        errno = -toCtxError(error).errno || ERRNO.EIO
-        this.#options.onJournal(`${upcall.op}: ${tell(error)}`)
+        fail(error)
       }
-      this.#mount.reply(upcall.id, errno, body)
     }
   }
 
-  #decide(upcall: Upcall): number | Buffer {
+  #decide(upcall: Upcall): number | Buffer | Promise<number> {
     switch (upcall.op) {
       case "refresh":
         this.#refresh()
@@ -202,8 +207,24 @@ export class Server {
         return formatStatus(this.state, this.#mount.stats)
       case "miss":
         return this.#createHome(upcall.path, upcall.uid, upcall.gid)
+      case "object":
+        return this.#renderTool(upcall.path)
+      case "truncate":
+      case "publish":
+        return this.#controls.decide(upcall)
       default:
-        return judge(upcall, this.#facts)
+        return isControlled(upcall) ? this.#controls.decide(upcall) : judge(upcall, this.#facts)
+    }
+  }
+
+  /** What a user's or a space's tool shows of itself in place of its bytes (object-abi 2). */
+  #renderTool(path: string): Buffer {
+    const [kind, name, ...rest] = path.split("/")
+    const dirFd = openData(kind === "home" ? this.#homesFd : this.#spacesFd, name!)
+    try {
+      return formatTool(new Sources(), dirFd, rest.join("/"))
+    } finally {
+      closeSync(dirFd)
     }
   }
 
@@ -217,7 +238,7 @@ export class Server {
     findRoot: () => this.#place.root,
     findOwner: agent => {
       if (this.#place.owner.uid !== 0) return this.#place.owner.uid
-      return findAgentOwner(this.#source, agent)
+      return readOwner(this.#source, agent)
     },
     isLink: path => {
       const [kind, name, ...rest] = path.split("/")
@@ -249,25 +270,13 @@ function openAgain(dirFd: number): number {
   return sys.openat2(dirFd, ".", sys.O_PATH | O_DIRECTORY)
 }
 
-/** The uid in the control `owner`; undefined when absent or malformed. */
-function findAgentOwner(source: Source, agent: string): number | undefined {
-  const bytes = new Sources().read(source.dirFd, `agent/${agent}.d/owner`, CONTROL_MAX)
-  if (bytes === undefined) return undefined
-  try {
-    const text = parseValue(bytes, `agent/${agent}.d/owner`)
-    return isUid(text) ? Number(text) : undefined
-  } catch {
-    return undefined
-  }
-}
-
 /** The agent whose view is wanted. Errors: `ENOENT` when there is none, `EINVAL` when its `owner` is malformed. */
 function readViewer(source: Source, name: string): Viewer {
   const sources = new Sources()
   const control = `agent/${name}.d/owner`
   if (sources.find(source.dirFd, control) === undefined)
     throw new CtxError("ENOENT", `agent/${name} does not exist`, { path: `agent/${name}`, hint: "create the agent" })
-  const owner = findAgentOwner(source, name)
+  const owner = readOwner(source, name)
   if (owner === undefined)
     throw new CtxError("EINVAL", `${control} is no uid`, { path: control, hint: "write one uid" })
   return { name, owner: process.getuid!() === 0 ? owner : process.getuid!() }

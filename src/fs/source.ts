@@ -21,6 +21,9 @@ export interface Seen {
   ctimeNs: bigint
 }
 
+/** Files changed this shortly before a look may change again without another mtime: the kernel's clock ticks this slowly. */
+const TICK_NS = 20_000_000n
+
 interface Look {
   dirFd: number
   rel: string
@@ -30,6 +33,7 @@ interface Look {
 /** Looks at backing entries relative to directory descriptors; remembers each so that isCurrent can compare. */
 export class Sources {
   readonly #looks = new Map<string, Look>()
+  readonly #startedNs = BigInt(Date.now()) * 1_000_000n
   /** Newest mtime of everything seen, in ms; undefined when nothing was there. */
   newestMs: number | undefined
 
@@ -76,8 +80,12 @@ export class Sources {
     }
   }
 
-  /** Stats every entry looked at so far once; false when one of them is not as it was. Reads nothing. */
+  /**
+   * Stats every entry looked at so far once; false when one of them is not as it was, or was so new when it was looked at
+   * that its mtime proves nothing. Reads nothing.
+   */
   isCurrent(): boolean {
+    const nowNs = BigInt(Date.now()) * 1_000_000n
     for (const { dirFd, rel, seen } of this.#looks.values()) {
       const now = findEntry(dirFd, rel)
       if (now === undefined || seen === undefined) {
@@ -85,6 +93,7 @@ export class Sources {
         continue
       }
       if (now.dev !== seen.dev || now.ino !== seen.ino || now.size !== seen.size) return false
+      if (seen.mtimeNs >= this.#startedNs - TICK_NS && seen.mtimeNs <= nowNs) return false
       // Mode and owner are projected for some entries; a change of them moves ctime only.
       if (now.mtimeNs !== seen.mtimeNs || now.mode !== seen.mode || now.uid !== seen.uid || now.gid !== seen.gid)
         return false

@@ -36,7 +36,7 @@ export function listView(sources: Sources, place: Place, viewer: Viewer, data: V
   const listing = new Listing(place.owner, mtimeMs)
   const sight = findSight(sources, place, viewer)
   addSystem(listing, sources, place)
-  addAgents(listing, sources, place, name => name === viewer.name || hasAgentRule(sight, name))
+  addAgents(listing, sources, place, false, name => name === viewer.name || hasAgentRule(sight, name))
 
   const spaces = findSpaces(sources, data, sight)
   const homeSeen = sources.find(data.homesFd, String(viewer.owner))

@@ -1,8 +1,10 @@
 // The zones of fuse.md 3 as a table for the native engine: what may be done to an entry is decided by the zone it lies
 // in, and that follows from its parent's zone and its own name alone. The engine knows no rule of CortexFS.
 import { ERRNO } from "../abi/errno.js"
+import { CONTROL_MAX } from "../abi/limit.js"
 import { MODEL_ALIASES } from "../abi/name.js"
 import { ASK, HIDDEN, type Zone, type ZoneMatch } from "../native/fuse.js"
+import { AGENT_FILES, EXECUTABLE_MAX, HOOK_MAX, OPERATOR_CONTROLS, SHELL_CONTROLS } from "./target.js"
 
 const OK = 0
 const { EROFS, EPERM, EINVAL } = ERRNO
@@ -16,15 +18,27 @@ export type ZoneName = (typeof ZONE_NAMES)[number]
 const ZONE_NAMES = [
   "bin",
   "docs",
+  "agents",
+  "agentexec",
+  "agentexectemp",
+  "agentnew",
+  "agentbad",
+  "agentother",
   "agentcontrols",
   "agenthooks",
   "agenthookdir",
+  "agenthook",
+  "agenthooktemp",
   "agentcontrol",
+  "agentcontroltemp",
   "agentlive",
+  "agentlog",
   "toolcontrols",
+  "shellcontrols",
   "toolhooks",
   "toolcontrol",
   "tooloperator",
+  "tooloperatortemp",
   "toollive",
   "homes",
   "home",
@@ -151,6 +165,9 @@ const TOOL: Rules = {
   asksOnlyLinks: true,
 }
 
+/** Directly in a `tool` directory: a program with its controls beside is an object, and reads as one. */
+const PROGRAM: Rules = { ...TOOL, isObject: true, passthrough: false, entryTtlMs: 0, attrTtlMs: 0 }
+
 /** Read-only history with one writer on the backing path: nothing of it may be old in a cache. */
 const HISTORY: Rules = { entryTtlMs: 0, attrTtlMs: 0, passthrough: true }
 
@@ -173,6 +190,20 @@ const CONTEXT: Rules = {
 const CONTROL: Rules = { data: "drop" }
 const LIVE: Rules = { entryTtlMs: 0, attrTtlMs: 0, data: "direct" }
 
+/** Every change but a hard link is decided, and some are made, by TypeScript (fuse.md 6). */
+const CONTROLLED: Rules = {
+  create: ASK,
+  mkdir: ASK,
+  mknodSpecial: ASK,
+  symlink: ASK,
+  unlink: ASK,
+  rmdir: ASK,
+  renameFrom: ASK,
+  renameTo: ASK,
+  write: ASK,
+  setattr: ASK,
+}
+
 const DOT: Child = [{ prefix: "." }, "hidden"]
 const INSTALLER_NAMES: Child[] = [
   [{ prefix: ".cortexfs-install-" }, "hidden"],
@@ -193,10 +224,10 @@ export interface RootOwner {
 }
 
 /**
- * The zone table for one mount. `agentControls` are the names an agent's `.d` may hold; any other name there is hidden
- * (root-abi 4.4). Implements fuse.md 3, 5, 5.3, 5.5, 8.1, 8.4 and 9.
+ * The zone table for one mount. `isWritable`: agents and operator controls can be changed in it (fuse.md 6), which no
+ * agent's view allows. Implements fuse.md 3, 5, 5.3, 5.5, 8.1, 8.4 and 9.
  */
-export function makeZones(agentControls: readonly string[], { uid, gid }: RootOwner): Zone[] {
+export function makeZones({ uid, gid }: RootOwner, isWritable: boolean): Zone[] {
   const zones: Partial<Record<ZoneName, Zone>> = {}
   const put = (name: ZoneName, rules: Rules, children: Child[], rest: ZoneName | "hidden" | "self") => {
     const idOf = (zone: ZoneName | "hidden" | "self") =>
@@ -217,39 +248,8 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
   // The generation: bin, documents, controls of system objects.
   put("bin", root, [], "hidden")
   put("docs", {}, [], "self")
-  const agentFile = { ...AGENT_KIND, fileMode: 0o644, dirMode: 0o755 }
-  const plainControls = agentControls.filter(name => !["status", "pid", "log"].includes(name))
-  put(
-    "agentcontrols",
-    { ...CONTROL, ...AGENT_KIND, dirMode: 0o755 },
-    [
-      ...exact(["hooks"], "agenthooks"),
-      ...exact(["status", "pid", "log"], "agentlive"),
-      ...exact(plainControls, "agentcontrol"),
-    ],
-    "hidden",
-  )
-  put("agenthooks", { ...CONTROL, ...agentFile }, exact(["pre.d", "post.d"], "agenthookdir"), "hidden")
-  put("agenthookdir", { ...CONTROL, ...AGENT_KIND, dirMode: 0o755 }, [DOT], "self")
-  put("agentcontrol", { ...CONTROL, ...agentFile }, [], "hidden")
-  put("agentlive", { ...LIVE, ...agentFile }, [], "hidden")
-
-  const toolFile = { ...TOOL_KIND, fileMode: 0o444, dirMode: 0o755, ...root }
-  put(
-    "toolcontrols",
-    { ...CONTROL, ...TOOL_KIND, dirMode: 0o755, ...root },
-    [
-      DOT,
-      ...exact(["hooks"], "toolhooks"),
-      ...exact(["log"], "toollive"),
-      ...exact(["policy", "timeout", "cache"], "tooloperator"),
-    ],
-    "toolcontrol",
-  )
-  put("toolhooks", { ...CONTROL, ...toolFile }, [DOT], "self")
-  put("toolcontrol", { ...CONTROL, ...toolFile }, [DOT], "self")
-  put("tooloperator", { ...CONTROL, ...toolFile, fileMode: 0o644 }, [], "hidden")
-  put("toollive", { ...LIVE, ...toolFile }, [], "hidden")
+  putDefinitions(put, exact, isWritable)
+  putToolControls(put, exact, root, isWritable)
 
   // Homes. A home and its class directories are fixed as entries; a missing home is asked for, since its own user's
   // lookup makes it.
@@ -280,7 +280,7 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
   put("modelcontrols", { ...HISTORY, ...MODEL_KIND }, [DOT, ...exact(["session"], "modelsessions")], "self")
   put("modelsessions", { ...HISTORY, kindDir: "ctx.ordinary" }, [DOT, ...exact(["index"], "history")], "session")
   put("hometools", {}, [...INSTALLER_NAMES, [{ grammar: "name" }, "toolexec"]], "tooldir")
-  put("toolexec", { ...TOOL, kindFile: "ctx.tool.exec" }, [], "toolfile")
+  put("toolexec", { ...PROGRAM, kindFile: "ctx.tool.exec" }, [], "toolfile")
   put(
     "tooldir",
     { ...TOOL, kindDir: "ctx.tool.control" },
@@ -319,7 +319,7 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
     [...INSTALLER_NAMES, [{ grammar: "name" }, "spacetoolexec"]],
     "spacetooldir",
   )
-  put("spacetoolexec", { ...TOOL, kindFile: "ctx.shared.tool.exec" }, [], "spacetoolfile")
+  put("spacetoolexec", { ...PROGRAM, kindFile: "ctx.shared.tool.exec" }, [], "spacetoolfile")
   put("spacetooldir", { ...TOOL, kindDir: "ctx.shared.tool.control" }, [DOT], "spacetoolfile")
   put("spacetoolfile", { ...TOOL, ...SPACE_TOOL_KIND }, [], "self")
   put("queue", { ...PLAIN, ...QUEUE_KIND }, [], "self")
@@ -398,4 +398,86 @@ export function makeZones(agentControls: readonly string[], { uid, gid }: RootOw
   put("viewresult", filed(RESULT_KIND), [], "self")
 
   return ZONE_NAMES.map(name => zones[name] as Zone)
+}
+
+type Put = (name: ZoneName, rules: Rules, children: Child[], rest: ZoneName | "hidden" | "self") => void
+type Exact = (names: readonly string[], zone: ZoneName | "hidden") => Child[]
+
+/** Definitions of agents (fuse.md 6): unknown names in them are not there, temporaries only for their maker. */
+function putDefinitions(put: Put, exact: Exact, isWritable: boolean): void {
+  const changed = isWritable ? CONTROLLED : {}
+  const file = { ...AGENT_KIND, fileMode: 0o644, dirMode: 0o755 }
+  const temp = (sizeMax: number): Rules => ({ ...CONTROLLED, ...LIVE, ...AGENT_KIND, onlyOwner: true, sizeMax })
+  const rest = isWritable ? "agentother" : "hidden"
+  put("agentother", { ...changed, onlyTree: true }, [], "self")
+  put(
+    "agents",
+    {},
+    [
+      [{ grammar: "temp" }, "agentexectemp", false],
+      [{ suffix: ".d", grammar: "name" }, "agentnew"],
+      [{ suffix: ".d" }, "agentbad"],
+      [{ grammar: "name" }, "agentexec"],
+    ],
+    "agentother",
+  )
+  put("agentexec", { ...changed, onlyTree: true }, [], "hidden")
+  put("agentexectemp", temp(EXECUTABLE_MAX), [], "hidden")
+  put("agentnew", { ...changed, onlyTree: true }, [], "hidden")
+  put("agentbad", { ...changed, onlyTree: true, mkdir: EINVAL }, [], "hidden")
+
+  const temps = (names: readonly string[], zone: ZoneName): Child[] =>
+    isWritable ? names.map((name): Child => [{ prefix: `.${name}.tmp-`, grammar: "attempt" }, zone, false]) : []
+  put(
+    "agentcontrols",
+    // The name goes with its agent, and no name is ever invalidated.
+    { ...changed, ...CONTROL, ...AGENT_KIND, dirMode: 0o755, ...(isWritable ? { entryTtlMs: 0 } : {}) },
+    [
+      ...exact(["hooks"], "agenthooks"),
+      ...exact(["status", "pid"], "agentlive"),
+      ...exact(["log"], "agentlog"),
+      ...exact(AGENT_FILES, "agentcontrol"),
+      ...temps(AGENT_FILES, "agentcontroltemp"),
+    ],
+    rest,
+  )
+  put("agenthooks", { ...changed, ...CONTROL, ...file }, exact(["pre.d", "post.d"], "agenthookdir"), rest)
+  put(
+    "agenthookdir",
+    { ...changed, ...CONTROL, ...AGENT_KIND, dirMode: 0o755 },
+    [...(isWritable ? [[{ grammar: "temp" }, "agenthooktemp", false] satisfies Child] : []), [{ prefix: "." }, rest]],
+    "agenthook",
+  )
+  put("agenthook", { ...changed, ...CONTROL, ...AGENT_KIND }, [DOT], "self")
+  put("agenthooktemp", temp(HOOK_MAX), [], "hidden")
+  // What can be written in place is never cached here: a writer's size would show through the pages of its readers.
+  const inPlace = isWritable ? { ...CONTROLLED, ...LIVE, isCopied: true, sizeMax: CONTROL_MAX } : {}
+  put("agentcontrol", { ...CONTROL, ...inPlace, ...file }, [], "hidden")
+  put("agentcontroltemp", temp(CONTROL_MAX), [], "hidden")
+  put("agentlive", { ...LIVE, ...inPlace, ...file }, [], "hidden")
+  put("agentlog", { ...changed, ...LIVE, ...file, onlyAppend: isWritable }, [], "hidden")
+}
+
+/** Controls of system tools; uid 0 may write some of them (fuse.md 6.5). */
+function putToolControls(put: Put, exact: Exact, root: RootOwner, isWritable: boolean): void {
+  const file = { ...TOOL_KIND, fileMode: 0o444, dirMode: 0o755, ...root }
+  const controls = (operator: readonly string[]): Child[] => [
+    ...(isWritable ? operator : []).map(
+      (name): Child => [{ prefix: `.${name}.tmp-`, grammar: "attempt" }, "tooloperatortemp", false],
+    ),
+    DOT,
+    ...exact(["hooks"], "toolhooks"),
+    ...exact(["log"], "toollive"),
+    ...exact(operator, "tooloperator"),
+  ]
+  const dir = { ...CONTROL, ...TOOL_KIND, dirMode: 0o755, ...root }
+  put("toolcontrols", dir, controls(OPERATOR_CONTROLS), "toolcontrol")
+  put("shellcontrols", dir, controls(SHELL_CONTROLS), "toolcontrol")
+  put("toolhooks", { ...CONTROL, ...file }, [DOT], "self")
+  put("toolcontrol", { ...CONTROL, ...file }, [DOT], "self")
+  const inPlace = isWritable ? { ...CONTROLLED, ...LIVE, isCopied: true, sizeMax: CONTROL_MAX } : CONTROL
+  put("tooloperator", { ...inPlace, ...file, fileMode: 0o644 }, [], "hidden")
+  const temp = { ...CONTROLLED, ...LIVE, onlyOwner: true, sizeMax: CONTROL_MAX }
+  put("tooloperatortemp", { ...temp, ...TOOL_KIND }, [], "hidden")
+  put("toollive", { ...LIVE, ...file }, [], "hidden")
 }

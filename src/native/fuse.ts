@@ -10,11 +10,17 @@ export type Errno = number
 /** The verdict that sends an operation to `FuseOptions.onRequest`. */
 export const ASK = -1
 
+/** An answer: TypeScript has done the operation itself, the engine only tells its caller what is there now. */
+export const DONE = -1
+
 /** The zone of names that are not there: `ENOENT` on lookup, never listed, `EROFS` on creation. */
 export const HIDDEN = -1
 
-/** The grammars a zone rule may name (`root-abi.md` 2): NAME, UID, one of the six aliases. */
-export type Grammar = "name" | "uid" | "alias"
+/**
+ * The grammars a zone rule may name: NAME, UID, one of the six aliases (`root-abi.md` 2); the end `pid-nonce-attempt` of a
+ * temporary, and a whole temporary for a NAME (`fuse.md` 6.1).
+ */
+export type Grammar = "name" | "uid" | "alias" | "attempt" | "temp"
 
 /**
  * One rule for the names below a directory: every given condition must hold; without a condition it holds for all names.
@@ -80,6 +86,21 @@ export interface Zone {
   asksOnlyLinks?: boolean
   /** A backing entry of the zone that is neither a regular file nor a directory is not there: `ENOENT`, never listed. */
   onlyPlain?: boolean
+  /** A backing entry of the zone is not there unless the tree shows it. */
+  onlyTree?: boolean
+  /** A backing entry of the zone is there for its owner's uid alone. */
+  onlyOwner?: boolean
+  /**
+   * Who opens a file for writing gets a private copy; what is written is asked for as `publish` at flush, fsync and the
+   * last close, a truncation by path as `truncate`. Needs `data: "direct"` and `sizeMax`.
+   */
+  isCopied?: boolean
+  /** Files are neither cut nor overwritten; whoever answers `write` must see to O_APPEND. */
+  onlyAppend?: boolean
+  /** A file with an x bit and a directory `NAME.d` beside it is read-only and shows the answer to `object`. */
+  isObject?: boolean
+  /** The most bytes that writes may bring a file to, then `EFBIG`; 0 or absent = no limit. */
+  sizeMax?: number
   /** First match wins. */
   children: ZoneChild[]
   childDefault: number
@@ -103,6 +124,8 @@ interface EntryGenerated extends EntryCommon {
   mtimeMs: number
   /** `user.cortexfs.kind`. */
   kind: string
+  /** The zone whose verdicts hold for the name; an operation on it must then be answered `DONE` or refused. */
+  zone?: number
 }
 
 /** A generated directory. `askMiss`: a lookup of an absent name below it asks TypeScript once. */
@@ -177,7 +200,7 @@ export interface MissUpcall {
   pid: number
 }
 
-/** An operation whose zone says `ASK`: `reply(id, 0)` = do it natively, else the errno of the operation. */
+/** An operation whose zone says `ASK`: `reply(id, 0)` = do it natively, `DONE`, else the errno. */
 export interface AskUpcall {
   id: number
   op: "create" | "mkdir" | "mknod" | "symlink" | "link" | "unlink" | "rmdir" | "rename" | "write" | "setattr"
@@ -196,8 +219,31 @@ export interface AskUpcall {
   pid: number
 }
 
+/** The file at `path` is cut or grown to `mode` bytes by path, in a zone with `isCopied`: `reply(id, DONE)` when it is. */
+export interface TruncateUpcall extends Omit<AskUpcall, "op"> {
+  op: "truncate"
+}
+
+/** A private copy is to replace the file at `path`: `reply(id, 0)` when it does. `uid` is who opened it. */
+export interface PublishUpcall extends Omit<AskUpcall, "op"> {
+  op: "publish"
+  body: Buffer
+}
+
+/** The text of the object whose executable is at `path`, in a zone with `isObject`: `reply(id, 0, bytes)`. */
+export interface ObjectUpcall extends Omit<AskUpcall, "op"> {
+  op: "object"
+}
+
 /** What TypeScript is asked. Every one is answered exactly once with `reply`. */
-export type Upcall = RefreshUpcall | RenderUpcall | MissUpcall | AskUpcall
+export type Upcall =
+  | RefreshUpcall
+  | RenderUpcall
+  | MissUpcall
+  | AskUpcall
+  | TruncateUpcall
+  | PublishUpcall
+  | ObjectUpcall
 
 /** How a mount is made. */
 export interface FuseOptions {
@@ -307,7 +353,7 @@ export class FuseMount {
     })
   }
 
-  /** Answers an upcall: positive `errno` or 0. Answers that come late (deadline, interrupt, stop) are dropped. */
+  /** Answers an upcall: positive `errno`, 0 or `DONE`. Answers that come late (deadline, interrupt, stop) are dropped. */
   reply(id: number, errno: number, body?: Buffer): void {
     this.#native.reply(id, errno, body)
   }

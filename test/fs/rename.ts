@@ -1,5 +1,5 @@
 // needs: root fuse
-// The rename matrix of fuse.md 5.5, as far as it needs no write below agent/.
+// The rename matrix of fuse.md 5.5 but for what lies in agent/ (agent.ts).
 import { createHash } from "node:crypto"
 import { lchownSync, lstatSync, readdirSync, readFileSync, readlinkSync, symlinkSync } from "node:fs"
 import { join } from "node:path"

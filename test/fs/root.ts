@@ -172,7 +172,7 @@ t.test("root.10 coder.d lists only known controls, its hooks are empty, and abi 
     [],
   )
   t.equal(await act1(OWNER, "stat", f.at("agent/coder.d/junk")), "ENOENT")
-  t.equal(await act1(OWNER, "stat", f.at("agent/coder.d/.cwd.tmp-1-a-0")), "ENOENT")
+  for (const uid of [OTHER, 0]) t.equal(await act1(uid, "stat", f.at("agent/coder.d/.cwd.tmp-1-a-0")), "ENOENT")
   rmSync(join(f.generation, "agent/coder.d/junk"))
   rmSync(join(f.generation, "agent/coder.d/.cwd.tmp-1-a-0"))
   t.same(readdirSync(f.at("agent/coder.d/hooks")).sort(), ["post.d", "pre.d"])
