@@ -34,8 +34,12 @@ int Server::getxattr(Call& c, bool is_list) {
     }
     if (node->is_generated && (entry == nullptr || entry->type != node->entry_type)) return ESTALE;
     fuse_attr_out attr;
-    int error = attributes(node.get(), &attr);
+    Body object;
+    int error = find_object(c, node.get(), &object);
+    if (error == 0) error = attributes(node.get(), &attr);
     if (error != 0) return error;
+    if (object != nullptr) attr.attr.size = object->size();
+    bool is_virtual = node->is_generated || object != nullptr;
     uint64_t size = node->type == S_IFDIR ? 0 : attr.attr.size;
     int zone = node->zone.load();
     std::string kind;
@@ -50,14 +54,13 @@ int Server::getxattr(Call& c, bool is_list) {
       const Volume* from = volume(id);
       if (from != nullptr) behind = rel.empty() ? from->host_path : from->host_path + "/" + rel;
     }
-    const char* is_virtual = node->is_generated ? "true" : "false";
     std::string tokens = std::to_string(size / 4 + (size % 4 != 0 ? 1 : 0));
     const std::pair<const char*, std::string> all[] = {
         {"abi_path", nodes_.path(node.get())},
         {"kind", kind},
-        {"origin", node->is_generated ? "virtual" : "disk"},
-        {"storage", node->is_generated ? "memory" : "disk"},
-        {"virtual", is_virtual},
+        {"origin", is_virtual ? "virtual" : "disk"},
+        {"storage", is_virtual ? "memory" : "disk"},
+        {"virtual", is_virtual ? "true" : "false"},
         {"backing_exists", behind.empty() ? "false" : "true"},
         {"backing_path", behind},
         {"bytes", std::to_string(size)},
