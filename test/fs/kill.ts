@@ -3,7 +3,7 @@
 // what is there afterwards is the old or the new state, and the next mount finishes what the owner repeats.
 import { spawn } from "node:child_process"
 import { once } from "node:events"
-import { existsSync, readdirSync, readFileSync } from "node:fs"
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import type { Mount } from "../harness/mount.js"
@@ -12,7 +12,18 @@ import { act, act1, type Call } from "./fixture/actor.js"
 import { type Fixture, makeBehind, makeFixture, O, OWNER, writeBehind } from "./fixture/stack.js"
 
 /** System calls that change the backing side; strace counts each by itself, and in each thread. */
-const CHANGES = ["renameat2", "mkdirat", "unlink", "unlinkat", "rmdir", "fsync", "fchown", "fchownat", "fchmod"]
+const CHANGES = [
+  "renameat2",
+  "renameat",
+  "mkdirat",
+  "unlink",
+  "unlinkat",
+  "rmdir",
+  "fsync",
+  "fchown",
+  "fchownat",
+  "fchmod",
+]
 let f: Fixture
 let host: Mount
 const temp = (name: string) => `.${name}.tmp-9-f0-0`
@@ -26,20 +37,18 @@ t.after(() => f.stack.stop())
 /** Makes `call` while the mount is to die before its `n`th `change`; true when it lived through the call. */
 async function callAndKill(change: string, n: number, call: Call): Promise<boolean> {
   const pid = String(host.child.pid)
-  const tracer = spawn(
-    "strace",
-    ["-f", "-q", "-o", "/dev/null", "-e", `inject=${change}:signal=KILL:when=${n}`, "-p", pid],
-    {
-      env: cleanEnv(),
-      stdio: ["ignore", "ignore", "pipe"],
-    },
-  )
+  const log = join(f.stack.dir, "trace")
+  writeFileSync(log, "")
+  const tracer = spawn("strace", ["-f", "-q", "-o", log, "-e", `inject=${change}:signal=KILL:when=${n}`, "-p", pid], {
+    env: cleanEnv(),
+    stdio: "ignore",
+  })
   const ended = once(tracer, "exit")
-  const tasks = () => readdirSync(`/proc/${pid}/task`)
-  const isTraced = () =>
-    tasks().every(tid => !/^TracerPid:\t0$/m.test(readFileSync(`/proc/${pid}/task/${tid}/status`, "utf8")))
+  // Attached is not yet traced: each reading of `status` is an answer of the thread that does the work.
+  const isTraced = () => new RegExp(`^${pid} `, "m").test(readFileSync(log, "utf8"))
   for (let i = 0; !isTraced(); i++) {
     if (i > 1000) throw new Error("strace did not attach")
+    readFileSync(f.at("status"))
     await new Promise(resolve => setTimeout(resolve, 5))
   }
   const result = await act1(OWNER, ...call)

@@ -134,7 +134,8 @@ t.test("fuse.50 (label and path) a malformed label or path shows no tool, space 
 
 t.test("fuse.37 neither view of two agents of one owner shows the other's home or sessions", async t => {
   makeSession(f.behind(`${home}/agent/reviewer/session/default`), OWNER)
-  const other = (await f.stack.startView("reviewer")).mountPoint
+  const started = await f.stack.startView("reviewer")
+  const other = started.mountPoint
   t.same(
     await act(OWNER, [
       ["list", join(other, home, "agent")],
@@ -145,6 +146,7 @@ t.test("fuse.37 neither view of two agents of one owner shows the other's home o
     ]),
     [["reviewer"], "ENOENT", "ENOENT", ["coder"], "ENOENT"],
   )
+  await started.stop()
 })
 
 t.test("a tool is shown in the directory its lookup hits, by both policies, and reads as metadata", async t => {
@@ -167,3 +169,31 @@ t.test("a tool is shown in the directory its lookup hits, by both policies, and 
   t.same(await act(OWNER, [["list", tool]]), [["mine", "mine.d", "tsh", "tsh.d"]])
   t.same(list("tool"), ["fs.read", "fs.read.d"])
 })
+
+t.test(
+  "fuse.50 a view starts with a malformed label or path and shows its home alone, with a malformed owner not",
+  async t => {
+    const dir = join(f.generation, "agent/reviewer.d")
+    writeBehind(join(dir, "policy"), "allow reviewer_t tool:fs.read execute\nallow reviewer_t shared:lab read\n", OWNER)
+    for (const [name, text] of [
+      ["label", "user_u:agent_r\n"],
+      ["path", "tool\n"],
+    ] as const) {
+      const good = readFileSync(join(dir, name))
+      writeFileSync(join(dir, name), text)
+      const started = await f.stack.startView("reviewer")
+      const root = started.mountPoint
+      t.same([readdirSync(join(root, "tool")), readdirSync(join(root, "shared"))], [[], []], name)
+      t.same(readdirSync(join(root, "agent")), ["reviewer", "reviewer.d", "reviewer.sock"])
+      t.same(await act(OWNER, [["list", join(root, home, "agent")]]), [["reviewer"]])
+      await started.stop()
+      writeFileSync(join(dir, name), good)
+    }
+    const owner = join(dir, "owner")
+    for (const text of ["no\n", "012001\n", String(OWNER), ""]) {
+      writeFileSync(owner, text)
+      await t.rejects(f.stack.startView("reviewer"), /ended with 69: cortexfs-mount: EINVAL: /, JSON.stringify(text))
+    }
+    writeFileSync(owner, `${OWNER}\n`)
+  },
+)
