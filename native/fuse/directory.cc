@@ -1,4 +1,4 @@
-// OPENDIR, READDIR, READDIRPLUS: a snapshot at offset 0, later pages from the cursor in it.
+// OPENDIR, READDIR, READDIRPLUS: a snapshot at offset 0, later pages from a cursor in it.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -111,6 +111,7 @@ int Server::fill_listing(Handle* handle) {
     Identity identity = stat.identity();
     if (::lseek(handle->fd->fd, 0, SEEK_SET) < 0) return errno;
     uint8_t* bytes = scratch();
+    uint64_t next = 0;  // the backing cursor at which the next entry stands
     for (;;) {
       long got = syscall(SYS_getdents64, handle->fd->fd, bytes, DATA_MAX);
       if (got < 0) return errno;
@@ -118,6 +119,8 @@ int Server::fill_listing(Handle* handle) {
       for (long offset = 0; offset < got;) {
         const auto* raw = reinterpret_cast<const RawEntry*>(bytes + offset);
         offset += raw->size;
+        uint64_t place = next;
+        next = static_cast<uint64_t>(raw->offset);
         std::string_view text(raw->name);
         if (text == "." || text == "..") continue;
         if (at != nullptr && at->find_child(text) != nullptr) continue;
@@ -134,10 +137,11 @@ int Server::fill_listing(Handle* handle) {
           if (!entry_zone.shows(type)) continue;
         }
         identity.ino = raw->ino;
-        listing.add(text, nodes_.shown_ino(identity), raw->type, nullptr);
+        listing.add(text, nodes_.shown_ino(identity), raw->type, nullptr, place);
       }
     }
   }
+  listing.settle();
   listing.is_filled = true;
   return 0;
 }
@@ -158,7 +162,7 @@ int Server::readdir(Call& c, bool is_plus) {
   uint8_t* page = scratch();
   size_t used = 0;
   std::vector<uint64_t> counted;
-  for (uint64_t i = in->offset; i < listing.items.size(); i++) {
+  for (size_t i = listing.begin(in->offset); i < listing.items.size(); i++) {
     const Item& item = listing.items[i];
     std::string_view name = listing.name(item);
     size_t head = is_plus ? sizeof(fuse_entry_out) : 0;
@@ -167,7 +171,7 @@ int Server::readdir(Call& c, bool is_plus) {
     memset(page + used, 0, size);
     auto* entry = reinterpret_cast<fuse_dirent*>(page + used + head);
     entry->ino = item.ino;
-    entry->off = i + 1;
+    entry->off = listing.cursor_after(i);
     entry->namelen = static_cast<uint32_t>(name.size());
     entry->type = item.type;
     memcpy(entry->name, name.data(), name.size());

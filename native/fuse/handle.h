@@ -17,6 +17,7 @@ struct Item {
   uint32_t name_at;       // in Listing::names
   uint32_t name_size;
   const Entry* entry;     // generated, or shown by the tree; null for a plain backing child
+  uint64_t place;         // in the listing's order; for a plain backing child the backing directory's own cursor
 };
 
 // A snapshot of a directory. `tree` keeps the entries alive.
@@ -25,9 +26,17 @@ struct Listing {
   std::string names;
   TreeRef tree;
   bool is_filled = false;
+  int order = 0;          // places of the items behind the two dots: 1 rising, -1 falling, 0 just counted
+
+  // Cursors: where the page begins that `cursor` asks for, and the one that follows an item. The kernel goes on in one
+  // listing with a cursor of another (its cache mixes them), so a cursor depends on its item alone where it can.
+  size_t begin(uint64_t cursor) const;
+  uint64_t cursor_after(size_t index) const;
+  // Settles the order once all items are there.
+  void settle();
 
   std::string_view name(const Item& item) const { return std::string_view(names).substr(item.name_at, item.name_size); }
-  void add(std::string_view name, uint64_t ino, uint32_t type, const Entry* entry);
+  void add(std::string_view name, uint64_t ino, uint32_t type, const Entry* entry, uint64_t place = 0);
 };
 
 struct Handle {
