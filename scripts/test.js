@@ -30,6 +30,7 @@ const NEEDS = {
   strace: () => findProgram("strace") !== undefined,
   cmake: () => findProgram("cmake") !== undefined && findProgram("ninja") !== undefined,
   clang: () => findProgram("clang++") !== undefined,
+  memory: () => Number(/^MemAvailable:\s+(\d+)/m.exec(readFileSync("/proc/meminfo", "utf8"))[1]) >= 6 << 20,
   git: () => findProgram("git") !== undefined,
   socat: () => findProgram("socat") !== undefined,
   systemd: canBootSystemd,

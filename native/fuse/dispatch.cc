@@ -214,13 +214,15 @@ int Server::interrupt(Call& c) {
   return UNANSWERED;
 }
 
+constexpr const char* OVER_FORGET = "the kernel forgets a node more often than it was looked up";
+
 int Server::forget(Call& c) {
   const auto* in = c.in.take<fuse_forget_in>();
   if (in == nullptr) {
     journal("malformed request: FORGET");
     return UNANSWERED;
   }
-  nodes_.forget(c.header->nodeid, in->nlookup);
+  if (!nodes_.forget(c.header->nodeid, in->nlookup)) journal(OVER_FORGET);
   return UNANSWERED;
 }
 
@@ -229,7 +231,7 @@ int Server::batch_forget(Call& c) {
   for (uint32_t i = 0; in != nullptr && i < in->count; i++) {
     const auto* one = c.in.take<fuse_forget_one>();
     if (one == nullptr) in = nullptr;
-    else nodes_.forget(one->nodeid, one->nlookup);
+    else if (!nodes_.forget(one->nodeid, one->nlookup)) journal(OVER_FORGET);
   }
   if (in == nullptr) journal("malformed request: BATCH_FORGET");
   return UNANSWERED;

@@ -8,6 +8,7 @@
 namespace cortexfs {
 
 constexpr size_t NOTICES_MAX = 1024;
+constexpr std::chrono::milliseconds TRIM_PAUSE{100};
 
 bool Server::invalidate(std::string path) {
   std::lock_guard<std::mutex> guard(notify_lock_);
@@ -23,8 +24,17 @@ void Server::notify_loop() {
   enter_thread();
   std::unique_lock<std::mutex> hold(notify_lock_);
   for (;;) {
-    notify_wake_.wait(hold, [this] { return is_notify_stopping_ || !notices_.empty(); });
+    notify_wake_.wait(hold, [this] { return is_notify_stopping_ || !notices_.empty() || is_trim_wanted_; });
     if (is_notify_stopping_) return;
+    if (is_trim_wanted_) {
+      hold.unlock();
+      trim();
+      hold.lock();
+      // The kernel forgets what was given up a while later: trimming again at once would give up more than is needed.
+      notify_wake_.wait_for(hold, TRIM_PAUSE, [this] { return is_notify_stopping_ || !notices_.empty(); });
+      is_trim_wanted_ = is_crowded();
+      continue;
+    }
     std::string path = std::move(notices_.front());
     notices_.pop_front();
     hold.unlock();
@@ -33,27 +43,27 @@ void Server::notify_loop() {
   }
 }
 
-static void send_notice(Sink* sink, int code, const void* a, size_t a_size, const void* b, size_t b_size) {
+void Server::send_notice(int code, const void* a, size_t a_size, const void* b, size_t b_size) {
   fuse_out_header out;
   out.len = static_cast<uint32_t>(sizeof out + a_size + b_size);
   out.error = code;
   out.unique = 0;
   iovec parts[3] = {{&out, sizeof out}, {const_cast<void*>(a), a_size}, {const_cast<void*>(b), b_size}};
-  sink->send(parts, b_size != 0 ? 3 : 2);  // ENOENT: the kernel does not know it, nothing to do
+  sink_->send(parts, b_size != 0 ? 3 : 2);  // ENOENT: the kernel does not know it, nothing to do
 }
 
-static void notify_inode(Sink* sink, uint64_t id, int64_t offset) {
+void Server::notify_inode(uint64_t id, int64_t offset) {
   fuse_notify_inval_inode_out out;
   out.ino = id;
   out.off = offset;  // -1: attributes only
   out.len = 0;
-  send_notice(sink, FUSE_NOTIFY_INVAL_INODE, &out, sizeof out, nullptr, 0);
+  send_notice(FUSE_NOTIFY_INVAL_INODE, &out, sizeof out, nullptr, 0);
 }
 
 void Server::notify(const std::string& path) {
   TreeRef tree = this->tree();
   if (path.empty()) {
-    notify_inode(sink_.get(), ROOT_NODE, -1);
+    notify_inode(ROOT_NODE, -1);
     return;
   }
   // Walk to the parent by what the table knows; a parent the kernel does not know has no cached child either.
@@ -85,14 +95,14 @@ void Server::notify(const std::string& path) {
   child = Child();
   if (find_child(none, dir.get(), name, entry, at, &child) == 0) {
     NodeRef node = child.is_backing ? nodes_.find(child.found.identity) : nodes_.ensure_generated(*child.entry);
-    if (node) notify_inode(sink_.get(), node->id, 0);
+    if (node) notify_inode(node->id, 0);
   }
   fuse_notify_inval_entry_out out;
   out.parent = dir->id;
   out.namelen = static_cast<uint32_t>(name.size());
   out.flags = has_expire_.load() ? FUSE_EXPIRE_ONLY : 0;  // expiry leaves what is mounted on the name alone
-  send_notice(sink_.get(), FUSE_NOTIFY_INVAL_ENTRY, &out, sizeof out, name.c_str(), name.size() + 1);
-  notify_inode(sink_.get(), dir->id, -1);
+  send_notice(FUSE_NOTIFY_INVAL_ENTRY, &out, sizeof out, name.c_str(), name.size() + 1);
+  notify_inode(dir->id, -1);
 }
 
 }  // namespace cortexfs

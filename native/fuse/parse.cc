@@ -36,12 +36,15 @@ bool parse_options(const Napi::Object& from, Options* out, std::string* fault) {
   if (has(from, "xattrPrefix")) out->xattr_prefix = text(from, "xattrPrefix");
   int64_t threads = number(from, "threads", 0), fresh = number(from, "freshMs", 1000), timeout = number(from, "upcallTimeoutMs", 10000);
   out->statfs_fd = static_cast<int>(number(from, "statfsFd", -1));
+  int64_t nodes = number(from, "nodesMax", 0);
   if (out->mount_point.empty()) *fault = "mountPoint is empty";
   else if (threads < 0 || threads > 16) *fault = "threads is not 0..16";
   else if (fresh < 0 || fresh > 3600000) *fault = "freshMs is not 0..3600000";
   else if (timeout < 1 || timeout > 3600000) *fault = "upcallTimeoutMs is not 1..3600000";
   else if (out->statfs_fd < 0) *fault = "statfsFd is no descriptor";
+  else if (nodes < 0 || nodes > 100000000) *fault = "nodesMax is not 0..100000000";
   if (!fault->empty()) return false;
+  out->nodes_max = static_cast<size_t>(nodes);
   out->threads = static_cast<uint32_t>(threads);
   out->fresh_ms = static_cast<uint32_t>(fresh);
   out->timeout_ms = static_cast<uint32_t>(timeout);

@@ -200,6 +200,7 @@ void Server::read_loop() {
     if (size >= 0) {
       requests_.fetch_add(1, std::memory_order_relaxed);
       serve(bytes, static_cast<size_t>(size), Verdicts());
+      want_trim();
       continue;
     }
     // ENOENT: the request was taken back before it was read.

@@ -30,6 +30,7 @@ struct Options {
   std::string mount_point, xattr_prefix = "user.cortexfs.";
   bool allow_other = false, is_rootless = false, wants_passthrough = false, shows_backing_path = false, has_own_uid = false;
   uint32_t threads = 0, fresh_ms = 1000, timeout_ms = 10000;
+  size_t nodes_max = 0;  // 0 = as many as the kernel likes
   int statfs_fd = -1;  // own copy
 };
 
@@ -223,6 +224,13 @@ class Server : public std::enable_shared_from_this<Server> {
   // notify.cc
   void notify_loop();
   void notify(const std::string& path);
+  void send_notice(int code, const void* a, size_t a_size, const void* b, size_t b_size);
+  void notify_inode(uint64_t id, int64_t offset);
+
+  // trim.cc
+  bool is_crowded() const;
+  void want_trim();
+  void trim();
 
   const Options options_;
   const ZoneTable zones_;
@@ -266,7 +274,7 @@ class Server : public std::enable_shared_from_this<Server> {
   std::mutex notify_lock_;           // guards the queue
   std::condition_variable notify_wake_;
   std::deque<std::string> notices_;
-  bool is_notify_stopping_ = false;
+  bool is_notify_stopping_ = false, is_trim_wanted_ = false;
   std::thread notifier_;
 };
 

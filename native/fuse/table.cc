@@ -82,6 +82,7 @@ void NodeTable::put_locked(Node* node, std::vector<Fd>* closing) {
     slots_[at].generation++;
     free_slots_.push_back(at);
     backing_nodes_--;
+    freed_++;
     delete node;
     if (parent != nullptr) parent->refs--;
     node = parent;
@@ -196,17 +197,20 @@ NodeRef NodeTable::ensure_backing(const Found& found) {
 void NodeTable::add_lookup(Node* node) {
   std::lock_guard<BriefMutex> guard(lock_);
   node->lookups++;
+  node->looked_at = static_cast<uint32_t>(++lookups_ >> 10);
 }
 
-void NodeTable::forget(uint64_t id, uint64_t count) {
+bool NodeTable::forget(uint64_t id, uint64_t count) {
   std::vector<Fd> closing;
   std::lock_guard<BriefMutex> guard(lock_);
   auto at = static_cast<uint32_t>(id);
-  if (at >= slots_.size()) return;
+  if (at >= slots_.size()) return false;
   Node* node = slots_[at].node;
-  if (node == nullptr || node->id != id) return;
-  node->lookups -= count < node->lookups ? count : node->lookups;
+  if (node == nullptr || node->id != id) return false;
+  bool is_owed = count <= node->lookups;
+  node->lookups -= is_owed ? count : node->lookups;
   put_locked(node, &closing);
+  return is_owed;
 }
 
 NodeRef NodeTable::find(const Identity& identity) {
@@ -230,11 +234,6 @@ uint64_t NodeTable::shown_ino(const Identity& identity) {
 
 uint64_t NodeTable::shown_ino(const Node& node) {
   return node.is_generated ? node.identity.ino : shown_ino(node.identity);
-}
-
-size_t NodeTable::size() {
-  std::lock_guard<BriefMutex> guard(lock_);
-  return backing_nodes_;
 }
 
 size_t NodeTable::kept_fds() {

@@ -58,6 +58,7 @@ struct Node {
   bool is_indexed = false;            // table lock: found by identity
   uint32_t refs = 0;                  // table lock: requests, handles and children that hold it
   uint64_t lookups = 0;               // table lock: references of the kernel
+  uint32_t looked_at = 0;             // table lock: when the kernel last got one, in thousands of lookups
   Node* parent = nullptr;             // table lock; counted
   std::unique_ptr<char[]> name;       // table lock; the name it was last found by
   std::unique_ptr<Extra> extra;       // table lock
@@ -127,7 +128,8 @@ class NodeTable {
   void seed_root(const Found& found);
 
   void add_lookup(Node* node);
-  void forget(uint64_t id, uint64_t count);
+  // False when the node was not looked up so often.
+  bool forget(uint64_t id, uint64_t count);
   NodeRef find(const Identity& identity);
 
   uint64_t shown_ino(const Identity& identity);
@@ -154,7 +156,20 @@ class NodeTable {
     return visit(extra_of(node));
   }
 
-  size_t size();
+  // trim.cc. A name the kernel holds for one that lies in no generated tree.
+  struct Name {
+    uint64_t parent;
+    std::string name;
+  };
+  // Names of regular files that nothing but the kernel holds, at most `count`, longest not looked up.
+  std::vector<Name> coldest(size_t count);
+  // Nodes freed since this was last asked.
+  uint64_t take_freed() { return freed_.exchange(0); }
+  uint64_t freed() const { return freed_.load(std::memory_order_relaxed); }
+  // Gives the room of freed nodes back.
+  void shrink();
+
+  size_t size() const { return backing_nodes_.load(std::memory_order_relaxed); }
   size_t kept_fds();
 
  private:
@@ -188,7 +203,10 @@ class NodeTable {
   std::unordered_map<uint64_t, std::unordered_map<uint64_t, uint64_t>> odd_inos_;
   uint64_t next_generated_ = GENERATED_BASE + 1;
   uint64_t next_odd_ = GENERATED_BASE + (1ULL << 61);
-  size_t backing_nodes_ = 0, kept_fds_ = 0;
+  uint64_t lookups_ = 0;                       // all that were ever counted
+  size_t kept_fds_ = 0;
+  std::atomic<size_t> backing_nodes_{0};       // written with the lock held, read without
+  std::atomic<uint64_t> freed_{0};
   Node *oldest_ = nullptr, *newest_ = nullptr;
   const uint64_t main_dev_;
 };

@@ -26,6 +26,8 @@ const { O_DIRECTORY, O_NOFOLLOW } = constants
 const FRESH_MS = 1000
 /** Refusals that say nothing about this process. */
 const EXPECTED = ["EACCES", "EEXIST", "EFBIG", "EINVAL", "ENOENT", "ENOTEMPTY"]
+/** Nodes above which the host view gives up names (fuse.md 2.1). */
+const NODES_MAX = 1_000_000
 
 /** What is mounted, and where. */
 export interface ServeOptions {
@@ -87,6 +89,7 @@ export class Server {
       freshMs: FRESH_MS,
       passthrough: options.isPassthroughAllowed,
       backingPathVisible: viewer === undefined,
+      nodesMax: viewer === undefined ? NODES_MAX : 0,
       ownUid: isRoot ? undefined : uid,
       statfsFd: dataFd,
       xattrPrefix: "user.cortexfs.",

@@ -257,6 +257,8 @@ export interface FuseOptions {
   /** Age in ms at which an access to a generated node asks for a refresh; 0 = never. */
   freshMs: number
   passthrough: boolean
+  /** Nodes above which the names longest not looked up are given up until a tenth fewer are left; 0 or absent = never. */
+  nodesMax?: number
   /** Show `user.cortexfs.backing_path`. */
   backingPathVisible: boolean
   /** Per-user mount: new nodes belong to the serving process, chown is EPERM. */

@@ -5,7 +5,7 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import t from "tap"
 import { cleanEnv, runProgram } from "../harness/program.js"
-import { type Fixture, makeBehind, makeFixture, OWNER } from "./fixture/stack.js"
+import { type Fixture, makeFixture, OWNER } from "./fixture/stack.js"
 
 let f: Fixture
 const data = `home/${OWNER}/agent/coder/data`
@@ -56,32 +56,3 @@ t.test("fuse.42 (git) a clone, its status, its fsck and its removal succeed in a
   t.equal((await runProgram(["/bin/rm", "-rf", clone], { uid: OWNER })).code, 0)
   t.notOk(readdirSync(f.behind(data)).includes("clone"))
 })
-
-t.test(
-  "fuse.23 (20,000 names) forgotten nodes give back their memory and descriptors",
-  { timeout: 180_000 },
-  async t => {
-    const pid = f.host.child.pid!
-    const rssMib = () => Number(/^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))![1]) / 1024
-    const descriptors = () => readdirSync(`/proc/${pid}/fd`).length
-    const dir = f.behind(`${data}/many`)
-    makeBehind(dir, OWNER)
-    execFileSync("/usr/bin/python3", [
-      "-c",
-      "import os,sys\nfor d in range(100):\n p=sys.argv[1]+'/d%d'%d; os.mkdir(p)\n for i in range(200): os.close(os.open(p+'/n%d'%i,os.O_CREAT|os.O_WRONLY))",
-      dir,
-    ])
-    execFileSync("/bin/sh", ["-c", "echo 2 > /proc/sys/vm/drop_caches"])
-    const before = { rss: rssMib(), fds: descriptors() }
-    execFileSync("/usr/bin/python3", [
-      "-c",
-      "import os,sys\nfor d in range(100):\n p=sys.argv[1]+'/d%d'%d\n for i in range(200): os.stat(p+'/n%d'%i)",
-      f.at(`${data}/many`),
-    ])
-    const peak = rssMib()
-    execFileSync("/bin/sh", ["-c", "echo 2 > /proc/sys/vm/drop_caches"])
-    await new Promise(resolve => setTimeout(resolve, 3000))
-    t.ok(rssMib() <= before.rss + 64, `${before.rss} MiB, then ${peak}, then ${rssMib()}`)
-    t.ok(descriptors() <= before.fds + 10, `${before.fds} descriptors, then ${descriptors()}`)
-  },
-)
