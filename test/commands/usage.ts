@@ -149,6 +149,7 @@ t.test("ctx.43 (the commands of this release) commands that do not name stdin en
     ["bootstrap", "--check", root],
     ["storage", "update", "/nonexistent/x"],
   )
+  lines.push(["agent", "session", "gc"], ["agent", "session", "archive", "coder", "x"])
   lines.push(["agent", "ps"], ["agent", "children", "coder"], ["agent", "stop", "reviewer"])
   lines.push(["storage", "list", "/nonexistent/storage"], ["storage", "verify", "/nonexistent/storage"])
   lines.push(["agent", "send", "coder"], ["cat"], ["which"], ["validate"], ["agent", "history"], ["ping"])
