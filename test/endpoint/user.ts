@@ -26,7 +26,7 @@ t.test("a runtime started by the owner, without root", async t => {
     t.match(run.frames.at(-1), { type: "done", status: "ok" })
   })
 
-  t.test("uid 0 is nobody special for it, nor is any other uid", async t => {
+  t.test("fuse.18 (the peer check) uid 0 is nobody special for it, nor is any other uid", async t => {
     for (const uid of [0, OTHER]) {
       const peer = await Peer.start(uid, stage.stack.prefix)
       t.match((await peer.ask(socket, { op: "ping" })).frames, [{ type: "error", code: "EACCES" }], String(uid))

@@ -15,14 +15,16 @@ import {
   rmSync,
   statfsSync,
   statSync,
+  symlinkSync,
   utimesSync,
   writeFileSync,
 } from "node:fs"
+import { createServer } from "node:net"
 import { join } from "node:path"
 import t from "tap"
 import { cleanEnv } from "../harness/program.js"
 import { act, act1, type Call, type Facts } from "./fixture/actor.js"
-import { type Fixture, makeBehind, makeFixture, makeSession, O, OWNER, writeBehind } from "./fixture/stack.js"
+import { type Fixture, makeBehind, makeFixture, makeSession, O, OTHER, OWNER, writeBehind } from "./fixture/stack.js"
 
 let f: Fixture
 const home = `home/${OWNER}`
@@ -401,3 +403,29 @@ t.test("fuse.18 (errno) connect through the alias tells a missing listener from 
   rmSync(listener)
   t.same(readdirSync(join(f.stack.run, "agent")), [])
 })
+
+t.test(
+  "fuse.18 (links of a sticky directory) the alias can be followed by every uid where only the owner's can",
+  async t => {
+    const sysctl = "/proc/sys/fs/protected_symlinks"
+    const before = readFileSync(sysctl, "utf8")
+    const listener = join(f.stack.run, "agent/coder.sock")
+    mkdirSync(join(f.stack.run, "agent"), { recursive: true })
+    const server = createServer(socket => socket.end()).listen(listener)
+    await once(server, "listening")
+    execFileSync("chmod", ["666", listener])
+    // A link of another's in a directory like agent/ shows that the kernel does protect.
+    const sticky = join(f.stack.dir, "sticky")
+    makeBehind(sticky, OTHER, 0o1777)
+    symlinkSync(listener, join(sticky, "link"))
+    try {
+      writeFileSync(sysctl, "1")
+      t.equal(await act1(OWNER, "connect", join(sticky, "link")), "EACCES")
+      for (const uid of [OWNER, 0, OTHER])
+        t.equal(await act1(uid, "connect", f.at("agent/coder.sock")), "ok", String(uid))
+    } finally {
+      writeFileSync(sysctl, before)
+      server.close()
+    }
+  },
+)
