@@ -6,7 +6,7 @@ import { join } from "node:path"
 import t from "tap"
 import { agentCommand, makeStage, type Stage } from "../fixture/agent/stage.js"
 import { OTHER, OWNER } from "../harness/product.js"
-import { cleanEnv, runProgram } from "../harness/program.js"
+import { cleanEnv, runProgram, startProgram } from "../harness/program.js"
 
 /** Listens at argv[1] and starts argv[2:] as a supervisor would, with what LISTEN_* says in the environment of this program. */
 const ACTIVATE = `import os,socket,sys
@@ -145,8 +145,7 @@ t.test("the process of a runtime", async t => {
   })
 
   const activate = (path: string, env: Record<string, string>, more: string[] = []): ChildProcess =>
-    spawn("/usr/bin/python3", ["-c", ACTIVATE, path, ...command, ...more], {
-      cwd: "/",
+    startProgram(["/usr/bin/python3", "-c", ACTIVATE, path, ...command, ...more], {
       env: cleanEnv({ LISTEN_FDS: "1", LISTEN_FDNAMES: "agent", ...env }),
       stdio: ["ignore", "inherit", "pipe"],
     })
