@@ -47,7 +47,7 @@ t.test("every command and alias is offered after its topic, and every flag after
     const wanted = [...Object.values(flags).map(flag => `--${flag.name}`), "--help"].sort()
     t.same(complete(...id.split(":"), "-"), wanted, id)
   }
-  t.same(complete("agent", "session", ""), ["list", "verify"])
+  t.same(complete("agent", "session", ""), ["archive", "gc", "list", "verify"])
   t.same(complete("agent", "send", "--se"), ["--session"])
 })
 
