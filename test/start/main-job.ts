@@ -117,7 +117,8 @@ async function makeOpenCheckout(): Promise<string> {
   const lib = `${await installedPrefix()}/lib/cortexfs`
   for (const name of ["node_modules", "dist", "build", "package.json", "oclif.manifest.json", "README.md", "LICENSE"])
     cpSync(join(lib, name), join(dir, name), { recursive: true, preserveTimestamps: true })
-  for (const name of ["scripts", "package-lock.json"]) cpSync(join(ROOT, name), join(dir, name), { recursive: true })
+  for (const name of ["scripts", "package-lock.json"])
+    cpSync(join(ROOT, name), join(dir, name), { recursive: true, preserveTimestamps: true })
   // The mark by which set-up knows that the modules are those of the lockfile.
   writeFileSync(join(dir, "node_modules/.package-lock.json"), "{}")
   return dir
