@@ -63,19 +63,21 @@ type Timer = (
 ) => Promise<number[]>
 
 function makeTimer(client: string, dirs: Sides): Timer {
+  let count = 0
   return async (name, sides, { clients = 1, calls, rounds = ROUNDS }) => {
-    const command = [client, name, `${clients}`, `${calls}`, `${rounds}`, ...sides.map(side => dirs[side].seen)]
+    // A new name for each measure: the kernel still knows the old one, which is removed behind the mounts.
+    const place = `measure${++count}`
+    const seen = sides.map(side => join(dirs[side].seen, place))
+    const command = [client, name, `${clients}`, `${calls}`, `${rounds}`, ...seen]
     // Made behind the mounts: the reference gives what it makes to root.
-    const made = sides.flatMap(side =>
-      Array.from({ length: clients }, (_, i) => makeOwned(join(dirs[side].source, `${i}`))),
-    )
+    const sources = sides.map(side => makeOwned(join(dirs[side].source, place)))
+    for (const source of sources) for (let i = 0; i < clients; i++) makeOwned(join(source, `${i}`))
     if (name.includes("readdir")) {
-      const sources = sides.map(side => dirs[side].source)
       execFileSync(client, ["fill", "1", `${calls}`, "1", ...sources], { stdio: "ignore" })
     }
     const { code, stdout, stderr } = await runProgram(command, { uid: OWNER, timeoutMs: 300_000 })
     if (code !== 0) throw new Error(`${name}: ${stderr}`)
-    for (const dir of made) rmSync(dir, { recursive: true })
+    for (const dir of sources) rmSync(dir, { recursive: true })
     return JSON.parse(stdout)
   }
 }
