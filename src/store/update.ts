@@ -29,7 +29,7 @@ import { readSetting, type SettingOptions } from "./setting.js"
 import { Interrupt } from "./signal.js"
 import { applyChanges, DiskTree, type Setting } from "./tree.js"
 import { verifyTree } from "./verify.js"
-import { removeTree, syncTree } from "./walk.js"
+import { listNames, removeTree, syncTree } from "./walk.js"
 
 const { O_RDONLY, O_DIRECTORY } = constants
 const QUIESCE_MS = 2000
@@ -73,9 +73,13 @@ class Update {
     sweepLeftovers(this.roots)
     reach("swept")
     await this.#check()
-    const current = this.#findCurrent()
+    const selected = this.#findCurrent()
+    const current = selected ?? this.#findOnly()
     this.current = current
-    if (current && this.#isValid(current)) return { generation: current.name, changed: false }
+    if (current && this.#isValid(current)) {
+      if (selected === undefined) this.#select(current)
+      return { generation: current.name, changed: selected === undefined }
+    }
     if (current) await this.#quiesce(current)
     reach("quiesced")
     await this.#check()
@@ -84,7 +88,7 @@ class Update {
 
   /** Step 5. Never repaired or guessed. */
   #findCurrent(): Generation | undefined {
-    const { storageFd, generationsFd, path } = this.roots
+    const { storageFd, path } = this.roots
     const refuse = (why: string) =>
       new CtxError("EINVAL", `${path}/current: ${why}`, {
         path: `${path}/current`,
@@ -101,15 +105,36 @@ class Update {
     }
     const name = text.slice("generations/".length)
     if (text !== `generations/${name}` || !isGenerationName(name)) throw refuse(`leads to ${JSON.stringify(text)}`)
-    let fd: number
     try {
-      fd = openat2(generationsFd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_STRICT | RESOLVE_NO_XDEV)
+      return this.#open(name)
     } catch (error) {
       if (["ENOENT", "ENOTDIR", "ELOOP", "EXDEV"].includes(codeOf(error) ?? "")) {
         throw refuse(`generations/${name} is no directory`)
       }
       throw error
     }
+  }
+
+  /**
+   * Step 5 without `current`: the only generation that was published, by a first run that was killed before its switch,
+   * or one whose link was lost. Several are not guessed among.
+   */
+  #findOnly(): Generation | undefined {
+    const { generationsFd, path } = this.roots
+    const names = listNames(generationsFd)
+      .map(name => name.toString())
+      .filter(isGenerationName)
+    if (names.length === 0) return undefined
+    if (names.length === 1) return this.#open(names[0]!)
+    throw new CtxError("EINVAL", `${path}/current: missing, beside ${names.sort().join(" ")}`, {
+      path: `${path}/current`,
+      hint: `ln -s generations/NAME ${path}/current`,
+    })
+  }
+
+  #open(name: string): Generation {
+    const { generationsFd, path } = this.roots
+    const fd = openat2(generationsFd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_STRICT | RESOLVE_NO_XDEV)
     try {
       checkRoot(fd, `${path}/generations/${name}`)
       return { name, fd }
@@ -310,7 +335,7 @@ export async function updateStorage(path: string, options: UpdateOptions = {}): 
       const update = new Update(roots, release, setting, interrupt)
       try {
         const done = await update.run()
-        const held = done.changed ? update.current : undefined
+        const held = update.current?.name === done.generation ? undefined : update.current
         const entries = options.prune
           ? await pruneGenerations(roots, done.generation, held, () => interrupt.check())
           : []
